@@ -233,7 +233,7 @@ fn what_was_found_is_not_evicted() {
             thread::spawn(move || {
                 let evicted = index.evict(1);
                 let units = evicted.units;
-                evicted.retire(|| Stamp(1)).unwrap();
+                evicted.retire(|_| Stamp(1)).unwrap();
                 pools.reclaim(&mut |_| true);
                 units
             })

@@ -110,7 +110,7 @@ impl Ours {
 
     pub(crate) fn publish(&self, tokens: &[u32], table: &BlockTable) {
         let done = self.index.publish(&self.chain, tokens.into(), &[table], |_, _| Some(()));
-        done.evicted.retire(|| Stamp(1)).expect("ours");
+        done.evicted.retire(|_| Stamp(1)).expect("ours");
     }
 
     /// Hashes, finds, takes references and gives them back; tokens found.
@@ -127,7 +127,7 @@ impl Ours {
         let rest = tokens.len() - hit.tokens;
         let short = (rest / self.block).saturating_sub(self.pools.packed.counts().free);
         if short > 0 {
-            self.index.evict(short).retire(|| Stamp(1)).expect("ours");
+            self.index.evict(short).retire(|_| Stamp(1)).expect("ours");
             self.reclaim();
         }
         let reservation = table.reserve(rest).expect("pages");

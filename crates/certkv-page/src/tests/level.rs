@@ -187,7 +187,7 @@ fn a_cached_block_keeps_its_level() {
     assert_eq!(index.admit(&need(1, 2)), Admission::FitsAfterEviction { units: 0 });
     let evicted = index.make_room(0, PageClass::Level(2), 1);
     assert_eq!(evicted.units, 2, "the unit with the page and the one behind it");
-    evicted.retire(|| Stamp(1)).unwrap();
+    evicted.retire(|_| Stamp(1)).unwrap();
     pools.reclaim(&mut |_| true);
     assert_eq!((index.admit(&need(1, 2)), index.len()), (Admission::Fits, 2));
     assert!(index.make_room(0, PageClass::Level(2), 1).is_empty(), "nothing has such a page");
@@ -346,7 +346,7 @@ fn cached_blocks_of_any_level_are_found_as_they_were_published() {
                         cached.insert(tokens[..4 * (unit + 1)].to_vec(), *table.get(unit).unwrap());
                     }
                     prompts.push(tokens.clone());
-                    done.evicted.retire(|| Stamp(1)).unwrap();
+                    done.evicted.retire(|_| Stamp(1)).unwrap();
                 }
                 5 if tables.len() < 6 => {
                     let prompt = &prompts[below(prompts.len())];
@@ -365,7 +365,7 @@ fn cached_blocks_of_any_level_are_found_as_they_were_published() {
                     let before = pools.of(class).counts().live;
                     let gone = index.make_room(0, class, 1 + below(2));
                     let (units, empty) = (gone.units as u64, gone.is_empty());
-                    gone.retire(|| Stamp(1)).unwrap();
+                    gone.retire(|_| Stamp(1)).unwrap();
                     pools.reclaim(&mut |_| true);
                     // Of originals a unit goes that sequences may still have.
                     let fewer = pools.of(class).counts().live < before;
@@ -386,7 +386,7 @@ fn cached_blocks_of_any_level_are_found_as_they_were_published() {
             table.release().retire(|| Stamp(1)).unwrap();
         }
         // Nobody else has a page of it: all of it is idle, at whatever level.
-        index.evict(usize::MAX).retire(|| Stamp(1)).unwrap();
+        index.evict(usize::MAX).retire(|_| Stamp(1)).unwrap();
         assert!(index.is_empty(), "seed {seed}");
         pools.reclaim(&mut |_| true);
         assert_eq!(live(&pools), [0; 7], "seed {seed}");

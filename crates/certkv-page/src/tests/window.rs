@@ -139,7 +139,7 @@ fn a_unit_whose_pages_are_gone_is_not_published() {
     let publish = |table: &BlockTable| {
         let done = index.publish(&chain, tokens.as_slice().into(), &[table], |unit, _| Some(unit));
         let answer = (done.known, done.added, done.stop);
-        done.evicted.retire(|| Stamp(1)).unwrap();
+        done.evicted.retire(|_| Stamp(1)).unwrap();
         answer
     };
     let mut table = BlockTable::windowed(&pools, 4, 16, window(5, 4, 0, 8)).unwrap();

@@ -320,17 +320,13 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others; those whose originals are under way are free once a later call
-    /// finds them landed.
+    /// Ends a sequence; its id is refused from now on. Pages it shared stay with the others; while originals are under way its own are free once a
+    /// later call finds them landed, or at once if no sequence is left.
     ///
     /// # Errors
-    /// Unknown; of the last sequence, the driver's; nothing changed.
+    /// Unknown; nothing changed.
     pub fn release(&mut self, id: SequenceId) -> Result<(), Error> {
         self.entry(id)?;
-        if self.sequences.len() == 1 {
-            // There may be no later call, and nobody is kept waiting.
-            self.land()?;
-        }
         if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
             for (group, table) in entry.tables.into_iter().enumerate() {
                 let dropped = table.release();
@@ -338,6 +334,10 @@ impl GpuCache {
                 self.forget_later(id, group, gone, true);
                 dropped.retire(|| self.stamp(group))?;
             }
+        }
+        if self.sequences.is_empty() {
+            // There may be no later call.
+            self.leaving.abandon();
         }
         self.reclaim();
         self.sweep();
@@ -461,7 +461,7 @@ impl GpuCache {
     /// The driver's, and those of the work.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core.join()?;
-        if !self.leaving.is_empty() {
+        if !self.leaving.is_over() {
             self.core.queue.follow(&self.core.outward)?;
         }
         self.core.finish()

@@ -52,7 +52,8 @@ pub(super) struct Leaving {
     /// Numbers of the last trips that began, and ended.
     begun: u64,
     landed: u64,
-    /// A trip failed half-way: some of its copies are under way, for blocks whose step was dropped.
+    /// Copies are under way for nobody: of a trip that failed half-way, or of sequences that are all gone. Their pages may be free; what is enqueued next has to wait
+    /// for them.
     astray: bool,
     /// Moves on their way to the device.
     words: Vec<u64>,
@@ -72,6 +73,11 @@ impl Leaving {
     /// Whether nothing is under way.
     pub(super) fn is_empty(&self) -> bool {
         self.landed == self.begun
+    }
+
+    /// Whether nobody has to wait for copies before pages are used.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_empty() && !self.astray
     }
 
     /// For pages that are given up now.
@@ -111,6 +117,12 @@ impl Leaving {
             self.marks.pop_front();
         }
         self.landed = trip;
+    }
+
+    /// No sequence is left: nobody waits for what is under way, but what comes next.
+    pub(super) fn abandon(&mut self) {
+        self.astray |= !self.is_empty();
+        self.forget_until(self.begun);
     }
 
     /// Whether the device has to be told of something.
@@ -192,7 +204,7 @@ impl GpuCache {
     /// # Errors
     /// The driver's: nothing has landed.
     pub(super) fn land(&mut self) -> Result<bool, Error> {
-        if self.leaving.is_empty() {
+        if self.leaving.is_over() {
             return Ok(false);
         }
         self.core.queue.follow(&self.core.outward)?;

@@ -34,7 +34,7 @@ fn cached(circle: &Chain, sequences: u64) -> Cached {
         table.commit(reservation).unwrap().dropped.retire(|| Stamp::UNTOUCHED).unwrap();
         let done = index.publish(circle, tokens(sequence)[..].into(), &[&table], |_, _| Some(()));
         assert_eq!(done.added, BLOCKS);
-        done.evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+        done.evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
         table.release().retire(|| Stamp::UNTOUCHED).unwrap();
     }
     Cached { index, _pools: pools }

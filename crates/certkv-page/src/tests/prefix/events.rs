@@ -26,7 +26,7 @@ fn filled(pools: &Pools, tokens: usize) -> BlockTable {
 
 fn publish(index: &PrefixIndex<()>, chain: &Chain, prompt: Prompt<'_>, table: &BlockTable) -> usize {
     let done = index.publish(chain, prompt, &[table], |_, _| Some(()));
-    done.evicted.retire(|| Stamp(1)).unwrap();
+    done.evicted.retire(|_| Stamp(1)).unwrap();
     done.added
 }
 
@@ -75,7 +75,7 @@ fn events_have_the_names_that_the_chain_gives() {
     assert_ne!(told[1].0.key, chain.next(&told[0].0.key, &tokens[4..8], &MarkDigest::NONE));
     events.exported(2, told[2].0.key);
     table.release().retire(|| Stamp(1)).unwrap();
-    index.evict(9).retire(|| Stamp(1)).unwrap();
+    index.evict(9).retire(|_| Stamp(1)).unwrap();
     // Leaves go first, and say what they followed.
     let (told_later, _) = follow(&events, 3);
     let kinds: Vec<_> =
@@ -180,7 +180,7 @@ fn a_router_that_follows_knows_what_is_cached() {
             publish(&index, &chains[draw(2)], tokens[..].into(), &table);
             table.release().retire(|| Stamp(1)).unwrap();
             if draw(3) == 0 {
-                index.evict(draw(4)).retire(|| Stamp(1)).unwrap();
+                index.evict(draw(4)).retire(|_| Stamp(1)).unwrap();
             }
             pools.reclaim(&mut |_| true);
             // Not always: events pile up.

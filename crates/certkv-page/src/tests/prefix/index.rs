@@ -34,7 +34,7 @@ fn publish(
         assert_eq!(before.copied(), unit.checked_sub(1));
         Some(unit)
     });
-    done.evicted.retire(|| Stamp(1)).unwrap();
+    done.evicted.retire(|_| Stamp(1)).unwrap();
     (done.known, done.added, done.stop)
 }
 
@@ -99,7 +99,7 @@ fn a_page_has_one_name() {
     assert_eq!(publish(&index, &chain(b"b"), &tokens, &table), (0, 0, Some(Stop::Elsewhere)));
     let (fork, _) = table.fork().unwrap();
     assert_eq!(publish(&index, &chain(b"a"), &[9; 8], &fork), (0, 0, Some(Stop::Elsewhere)));
-    index.clear().retire(|| Stamp(1)).unwrap();
+    index.clear().retire(|_| Stamp(1)).unwrap();
     assert_eq!(publish(&index, &chain(b"b"), &tokens, &table), (0, 2, None));
 }
 
@@ -144,7 +144,7 @@ fn eviction_takes_leaves_that_nobody_uses() {
     assert_eq!(index.idle_units(), 2);
     let gone = index.evict(9);
     assert_eq!(gone.units, 2, "the two behind what is held");
-    assert_eq!(gone.retire(|| Stamp(1)), Ok(4));
+    assert_eq!(gone.retire(|_| Stamp(1)), Ok(4));
     assert_eq!(index.longest(&chain, Prompt::from(&tokens[..])).unwrap().tokens, 8);
     drop(held);
     assert_eq!(index.evict(1).units, 1);
@@ -241,7 +241,7 @@ fn admission_counts_what_could_be_had() {
     assert_eq!(index.admit(&need(5, 0)), Admission::FitsAfterEviction { units: 3 });
     assert_eq!(index.admit(&need(9, 0)), lacks(PageClass::Host, 1));
     assert_eq!(index.admit(&need(1, 3)), lacks(PageClass::Tail, 1));
-    index.evict(3).retire(|| Stamp(9)).unwrap();
+    index.evict(3).retire(|_| Stamp(9)).unwrap();
     assert_eq!(index.admit(&need(5, 0)), Admission::FitsSoon);
     pools.reclaim(&mut |_| true);
     assert_eq!(index.admit(&need(5, 0)), Admission::Fits);

@@ -290,7 +290,7 @@ impl World {
         if gone.len() != evicted.units {
             return Err(format!("{} units, {} pages", evicted.units, gone.len()));
         }
-        evicted.retire(|| stamp).map(drop).map_err(|e| e.to_string())
+        evicted.retire(|_| stamp).map(drop).map_err(|e| e.to_string())
     }
 
     fn pages_of(&self, dropped: &Dropped) -> Vec<PageId> {

@@ -100,7 +100,7 @@ impl World {
                     }
                     units += evicted.units;
                     let some = evicted.units > 0 || liar;
-                    evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+                    evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
                     self.pools.reclaim(&mut |_| true);
                     if !some {
                         break false;
@@ -130,7 +130,7 @@ impl World {
                 self.index
                     .publish(&scope, tokens[..].into(), &[table], |_, _| Some(()))
                     .evicted
-                    .retire(|| Stamp::UNTOUCHED)
+                    .retire(|_| Stamp::UNTOUCHED)
                     .unwrap();
             }
             _ if self.tables.len() > 4 => {
@@ -174,7 +174,7 @@ fn making_room_ends_within_a_bound() {
         }
         // Nothing is cached, everything is in use, and making room claims to have worked.
         let units = world.index.len();
-        world.index.clear().retire(|| Stamp::UNTOUCHED).unwrap();
+        world.index.clear().retire(|_| Stamp::UNTOUCHED).unwrap();
         world.pools.reclaim(&mut |_| true);
         let (free, mut held) = (world.pools.host.counts().free, Vec::new());
         world.pools.host.allocate_many(free, &mut held).unwrap();

@@ -44,7 +44,7 @@ fn tokens() -> Vec<u32> {
 fn publish(index: &PrefixIndex<usize>, tables: &[&BlockTable]) -> [usize; 4] {
     let done = index.publish(&chain(b"w"), tokens()[..].into(), tables, |unit, _| Some(unit));
     assert_eq!(done.stop, None);
-    done.evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+    done.evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
     [done.known, done.added, done.filled, done.usable]
 }
 
@@ -80,7 +80,7 @@ fn a_unit_is_cached_without_what_has_left_the_window() {
     assert_eq!(publish(&index, &[&other[0], &other[1]]), [8, 0, 0, 8]);
     assert_eq!([40, 36, 32, 28, 24, 20].map(|to| found(to).tokens), [40, 36, 32, 28, 24, 20]);
     drop((tables, other));
-    index.clear().retire(|| Stamp::UNTOUCHED).unwrap();
+    index.clear().retire(|_| Stamp::UNTOUCHED).unwrap();
     [&all, &narrow].into_iter().for_each(|pools| assert!(pools.reclaim(&mut |_| true) < 99));
     assert_eq!((live(&all), live(&narrow)), (0, 0));
 }
@@ -110,28 +110,28 @@ fn windows_go_by_age_and_units_stay() {
     narrow.reclaim(&mut |_| true);
     let evicted = index.make_room(1, PageClass::Packed, 2);
     assert_eq!((evicted.units, evicted.blocks), (0, 2));
-    evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+    evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
     let known = |to: usize| index.known(&scope, prompt[..to].into());
     assert_eq!((known(40), known(20)), ((10, 5), (5, 5)));
     // Nothing is had where a sequence holds it.
     let hit = index.longest(&scope, prompt[..20].into()).unwrap();
     let evicted = index.make_room(1, PageClass::Host, 9);
     assert_eq!((evicted.units, evicted.blocks), (0, 1));
-    evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+    evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
     assert!(index.make_room(1, PageClass::Host, 9).is_empty() && index.make_room(7, PageClass::Host, 9).is_empty());
     assert_eq!((index.stats().hollowed, index.stats().evicted, index.len()), (3, 0, 10));
     // Who is about to write a page that the index shares has the block forgotten, and nothing else.
     let page = hit.tables[1].get(4).unwrap().host;
     let evicted = index.forget(1, page);
     assert_eq!((evicted.units, evicted.blocks), (0, 1));
-    evicted.retire(|| Stamp::UNTOUCHED).unwrap();
+    evicted.retire(|_| Stamp::UNTOUCHED).unwrap();
     assert!(index.forget(1, page).is_empty());
     assert_eq!((narrow.host.references(page), known(20), index.len()), (Ok(1), (5, 4), 10), "the slack");
     // What the sequence holds stays, the units behind it go.
     assert_eq!(index.evict(9).units, 5);
     assert!(index.evict_stranded().is_empty() && index.len() == 5);
     drop(hit);
-    index.clear().retire(|| Stamp::UNTOUCHED).unwrap();
+    index.clear().retire(|_| Stamp::UNTOUCHED).unwrap();
     [&all, &narrow].into_iter().for_each(|pools| assert!(pools.reclaim(&mut |_| true) < 99));
     assert_eq!((live(&all), live(&narrow)), (0, 0));
 }
@@ -171,9 +171,9 @@ fn units_without_pages_lead_to_those_that_have_some() {
     assert_eq!((hit.tokens, hit.tables[0].blocks().len(), live(&narrow)), (40, 4, 4));
     drop(hit);
     // The leaf goes first, and with it the window.
-    index.evict(1).retire(|| Stamp::UNTOUCHED).unwrap();
+    index.evict(1).retire(|_| Stamp::UNTOUCHED).unwrap();
     assert_eq!(index.known(&chain(b"w"), tokens()[..].into()), (9, 9), "the slack");
-    index.evict(1).retire(|| Stamp::UNTOUCHED).unwrap();
+    index.evict(1).retire(|_| Stamp::UNTOUCHED).unwrap();
     assert_eq!(index.known(&chain(b"w"), tokens()[..].into()), (8, 1), "the sink's unit");
 }
 
