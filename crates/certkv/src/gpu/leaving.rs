@@ -11,7 +11,7 @@ use super::cache::GpuCache;
 use super::step::Part;
 use crate::counters::Kind;
 use crate::{Error, SequenceId};
-use certkv_core::{planted, span};
+use certkv_core::planted;
 use certkv_device::cuda::{DeviceBuffer, Event as Mark};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::rehome::{self, Move};
@@ -163,7 +163,6 @@ impl GpuCache {
             return Ok(());
         }
         leaving.begun = trip;
-        let span = span!("leave", blocks = (leaving.away.len() - before), bytes = _);
         let sent = (|| {
             core.outward.follow(&core.queue)?;
             let mut bytes = 0;
@@ -181,7 +180,6 @@ impl GpuCache {
             leaving.away.truncate(before);
             leaving.astray = true;
         }
-        span.record("bytes", *sent.as_ref().unwrap_or(&0));
         core.host.moved(Kind::Store, sent).map(drop)
     }
 
