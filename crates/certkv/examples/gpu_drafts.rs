@@ -54,7 +54,7 @@ fn step(cache: &mut GpuCache, ids: &[SequenceId], tokens: usize, r: &mut Rng) ->
 }
 
 /// The same in device memory, `ROUNDS` times by calls and from a recording: means.
-fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize) -> Result<[Duration; 2], Failure> {
+fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize) -> Result<[Duration; 3], Failure> {
     let g = *cache.geometry();
     let n = ids.len() * tokens;
     let room = |bytes: usize| DeviceBuffer::new(gpu, bytes);
@@ -74,9 +74,10 @@ fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize)
     let io = LayerIo { keys, values, query: of(&query)?, out: of(&out)? };
     let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens }).collect();
     let graph = cache.record_drafts(ids.len(), tokens, &vec![io; g.layers], Policy::Packed)?;
-    let mut times = [Duration::ZERO; 2];
+    let mut times = [Duration::ZERO; 3];
     for i in 0..2 * (ROUNDS + 1) {
-        cache.synchronize()?;
+        // As a model would wait: for the step, and not for what leaves beside it.
+        cache.stream().synchronize()?;
         let start = Instant::now();
         let mut step = cache.begin_with(&chunks, Policy::Packed)?;
         if i % 2 == 0 {
@@ -88,9 +89,13 @@ fn on_device(gpu: &Gpu, cache: &mut GpuCache, ids: &[SequenceId], tokens: usize)
             step.replay(&graph)?;
         }
         step.finish()?;
-        cache.synchronize()?;
+        let enqueued = start.elapsed();
+        cache.stream().synchronize()?;
         // The first of each finds what it needs.
-        times[i % 2] += if i < 2 { Duration::ZERO } else { start.elapsed() };
+        if i >= 2 {
+            times[i % 2] += start.elapsed();
+            times[2] += if i % 2 == 1 { enqueued } else { Duration::ZERO };
+        }
     }
     Ok(times.map(|time| time / ROUNDS as u32))
 }
@@ -127,8 +132,9 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<
         print!("  {tokens:2} tokens: host {all:8.1} us a layer, appends {appends:7.1}");
         if *tokens <= 8 {
             let times = on_device(gpu, &mut cache, &ids, *tokens)?;
-            let [calls, recorded] = times.map(|t| t.as_secs_f64() * 1e6 / plan.layers as f64);
-            print!("; device {calls:8.1}, recorded {recorded:8.1}, {:6.1} a token", recorded / *tokens as f64);
+            let [calls, recorded, enqueued] = times.map(|t| t.as_secs_f64() * 1e6 / plan.layers as f64);
+            let each = recorded / *tokens as f64;
+            print!("; device {calls:8.1}, recorded {recorded:8.1}, {each:6.1} a token, enqueued in {enqueued:.1}");
         }
         println!();
     }
