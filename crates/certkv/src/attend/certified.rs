@@ -5,6 +5,7 @@
 //! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
 //! the promoted blocks once more.
 use crate::attend::items;
+use crate::attend::log_mass::{ends, log_mass};
 use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
 use crate::attend::rows::Rows;
@@ -213,15 +214,9 @@ impl HeadCall<'_> {
 
     /// The certified top `r` of (7.3): the leading blocks, in order, are those that the masses say.
     fn leaders_certified(&self, work: &HeadWork, h: usize, r: usize) -> bool {
-        let of = |sign: f64| -> Vec<f64> {
-            let entries = (0..self.blocks).filter_map(|b| work.masses.get(h, b));
-            let end = |m: certkv_kernel::Mass| {
-                let log = f64::from(m.exponent) * core::f64::consts::LN_2 + f64::from(m.w).ln();
-                log + sign * f64::from(m.delta + m.zeta)
-            };
-            entries.map(end).collect()
-        };
-        self.blocks < r || certkv_bound::checks::top_r_certified(&of(-1.0), &of(1.0), r)
+        let spread = |b| work.masses.get(h, b).map(|m| (log_mass(work, h, b), f64::from(m.delta + m.zeta)));
+        let [low, high] = ends(&(0..self.blocks).filter_map(spread).collect::<Vec<_>>());
+        self.blocks < r || certkv_bound::checks::top_r_certified(&low, &high, r)
     }
 
     /// Decides for every head whether it is done (8.1), and picks the items to promote for those that are not (6.8).

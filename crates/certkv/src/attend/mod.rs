@@ -2,6 +2,7 @@
 pub(crate) mod certified;
 pub(crate) mod decide;
 mod dense;
+mod log_mass;
 pub(crate) mod pages;
 mod prefill;
 pub(crate) mod promoted;

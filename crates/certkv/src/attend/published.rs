@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::attend::Decode;
 use crate::attend::certified::HeadCall;
+use crate::attend::log_mass::{at_least, least_known, log_mass};
 use crate::attend::pages::Pages;
 use crate::attend::terms::HeadScale;
 use crate::spill::Turn;
@@ -31,15 +32,6 @@ pub(crate) struct Phase1 {
     keys: Vec<u32>,
     delta_max: f64,
     expanded: bool,
-}
-
-/// Nats below the largest mass from which a block's can be lost: what is left of 2^-126 when its tokens, 2^6 at most, and weights of 2^12 are taken off.
-const LEAST_MASS: f64 = 74.0;
-
-fn log_mass(w: &HeadWork, h: usize, b: usize) -> f64 {
-    w.masses
-        .get(h, b)
-        .map_or(f64::NEG_INFINITY, |m| f64::from(m.exponent) * core::f64::consts::LN_2 + f64::from(m.w).ln())
 }
 
 impl Decode<'_> {
@@ -149,17 +141,16 @@ impl HeadCall<'_> {
             let exact: Vec<f64> = promoted.iter().map(|&b| log_mass(w, h, b)).collect();
             let coded: Vec<f64> = promoted.iter().map(|&b| p.logs[b]).collect();
             let rest: Vec<usize> = (0..self.blocks).filter(tail).collect();
-            let upper: Vec<f64> = rest.iter().map(|&b| p.logs[b]).collect();
+            // Of masses so far below the largest no more is said than that.
+            let tails = rest.iter().map(|&b| p.logs[b]);
+            let least = least_known(exact.iter().chain(&coded).copied().chain(tails.clone()));
+            let upper: Vec<f64> = tails.map(|log| at_least(log, least)).collect();
             let widths: Vec<f64> = rest.iter().map(|&b| p.deltas[b]).collect();
             let r = policy.rank.min(promoted.len());
             let ranked = policy.rank == 0
                 || (rank_consistent(&exact, &coded, r) && boundary_ok(&exact, &upper, &widths, r, policy.eps_guard));
-            // Masses so far below the largest are no numbers of single precision, and their logarithms nothing: of those no more is said than that.
-            let top = exact.iter().chain(&coded).chain(&upper).copied().fold(f64::NEG_INFINITY, f64::max);
-            let least = top - LEAST_MASS;
-            let at_least = |x: f64| if x < least { least } else { x };
             let corrupt = promoted.iter().zip(exact.iter().zip(&coded)).find(|(b, (e, c))| {
-                let beyond = !((at_least(**e) - at_least(**c)).abs() <= p.deltas[**b] + policy.eps_guard);
+                let beyond = !((at_least(**e, least) - at_least(**c, least)).abs() <= p.deltas[**b] + policy.eps_guard);
                 beyond && p.deltas[**b] > 0.0
             });
             let found = corrupt.map(|(b, _)| *b);
