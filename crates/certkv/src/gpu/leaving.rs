@@ -142,8 +142,8 @@ impl GpuCache {
         if self.core.sizes.group_spills(group) { Stamp::UNTOUCHED } else { self.leaving.stamp() }
     }
 
-    /// Enqueues, behind all work of a step, that the originals of the blocks which it has filled leave. A copy for each block and layer; nothing that comes
-    /// later waits for them. What `parts` have of chunks the host has written itself.
+    /// Enqueues, behind all work of a step, that the originals of the blocks which it has filled leave. A call for each block and layer, some microseconds of the
+    /// host; nothing that comes later waits for the copies. What `parts` have of chunks the host has written itself.
     ///
     /// # Errors
     /// The driver's: the step cannot be finished.
