@@ -1,12 +1,13 @@
 //! Full blocks whose originals leave for host memory beside the steps that follow.
 //!
 //! A step that fills blocks ends with their coding (`core/closing.rs`). Their rows stay in their tails while a copy engine takes them to the pages of
-//! originals, on a stream of its own, so that nobody waits for the link. The blocks of one step are a *trip*, with one mark behind its copies. Meanwhile the device's table of sides names the tails; once the copies are over it names
-//! the pages again, and so does what repairs have lent (`rehome.cu`). What a step returns does not depend on when that is.
+//! originals, on a stream of its own, so that nobody waits for the link. The blocks of one step are a *trip*, with one mark behind its copies.
+//! Meanwhile the device's table of sides names the tails; once the copies are over it names the pages again, and so does what repairs have lent
+//! (`rehome.cu`). What a step returns does not depend on when that is.
 //!
-//! Two rules. What is given up while copies are under way is free once they are over ([`Leaving::stamp`]): a tail has no other rows, a page no other writer
-//! before. And whoever reads or writes pages of originals otherwise than launches of a step do, on the host or by copies, [lands](GpuCache::land) what is under
-//! way first. Originals that may lie in a store have a way of their own ([`spill`](super::spill)).
+//! Two rules. What is given up while copies are under way is free once they are over ([`Leaving::stamp`]): a tail has no other rows, a page no other
+//! writer before. And whoever reads or writes pages of originals otherwise than launches of a step do, on the host or by copies,
+//! [lands](GpuCache::land) what is under way first. Originals that may lie in a store have a way of their own ([`spill`](super::spill)).
 use super::cache::GpuCache;
 use super::step::Part;
 use crate::counters::Kind;
@@ -52,8 +53,8 @@ pub(super) struct Leaving {
     /// Numbers of the last trips that began, and ended.
     begun: u64,
     landed: u64,
-    /// Copies are under way for nobody: of a trip that failed half-way, or of sequences that are all gone. Their pages may be free; what is enqueued next has to wait
-    /// for them.
+    /// Copies are under way for nobody: of a trip that failed half-way, or of sequences that are all gone. Their pages may be free; what is enqueued
+    /// next has to wait for them.
     astray: bool,
     /// Moves on their way to the device.
     words: Vec<u64>,

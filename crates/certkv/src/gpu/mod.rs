@@ -41,6 +41,7 @@ mod drafts;
 mod events;
 mod extend;
 mod fixed;
+mod forgotten;
 mod frames;
 mod kit;
 mod ladder;

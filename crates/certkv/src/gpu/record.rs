@@ -6,7 +6,7 @@ use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::published::{self, Whose};
 use super::queries::{check_elements, check_queries};
-use super::step::most_blocks;
+use super::window::most_blocks;
 use crate::{Error, Policy};
 use certkv_kernel::cuda::queue::Recording;
 use certkv_kernel::cuda::tensor::Tensor;

@@ -13,7 +13,7 @@ use super::published;
 use super::queries::send_queries;
 use super::record::{GpuGraph, Shape};
 use super::spill;
-use super::window::blocks_seen;
+use super::window::blocks;
 use crate::{Certificate, Chunk, Error, Side};
 use certkv_core::{SequenceId, nonfinite_at};
 use certkv_kernel::cuda::args::Element;
@@ -588,17 +588,4 @@ impl Drop for GpuStep<'_> {
 /// Slot of the open block that a sequence has behind the step.
 fn tail(reservation: &Reservation) -> Option<u32> {
     reservation.rows().last().and_then(|span| span.tail).map(|tail| tail.index)
-}
-
-/// As many blocks, but for one a head, as attention of `seqs` sequences can read in a layer.
-pub(super) fn most_blocks(core: &Core, layer: usize, seqs: usize) -> usize {
-    let s = &core.sizes;
-    seqs * s.kv_heads * blocks_seen(s.window(layer), s.block, s.stride * s.block)
-}
-
-/// Blocks that attention of the batch's new tokens reads in a layer.
-pub(super) fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
-    let s = &core.sizes;
-    let seen = |part: &Part| blocks_seen(s.window(layer), s.block, part.len + 1);
-    parts.iter().filter(|part| part.place.is_some()).map(|part| seen(part) * s.kv_heads).sum()
 }

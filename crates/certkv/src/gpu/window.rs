@@ -2,6 +2,8 @@
 //! are given up when no later query of theirs can see them. Which blocks that leaves of a sequence, the kernels see from its length
 //! (`kernels/window.cuh`).
 use super::config::GpuConfig;
+use super::core::Core;
+use super::step::Part;
 use certkv_kernel::cuda::Sight;
 use certkv_page::Window;
 
@@ -36,6 +38,19 @@ pub(super) fn blocks_seen(window: Option<Window>, block: usize, tokens: usize) -
     let start = tokens.saturating_sub(window.tokens);
     let hidden = if start > window.sinks { (start / block).saturating_sub(window.sink_blocks(block)) } else { 0 };
     all - hidden
+}
+
+/// As many blocks, but for one a head, as attention of `seqs` sequences can read in a layer.
+pub(super) fn most_blocks(core: &Core, layer: usize, seqs: usize) -> usize {
+    let s = &core.sizes;
+    seqs * s.kv_heads * blocks_seen(s.window(layer), s.block, s.stride * s.block)
+}
+
+/// Blocks that attention of the batch's new tokens reads in a layer.
+pub(super) fn blocks(core: &Core, layer: usize, parts: &[Part]) -> usize {
+    let s = &core.sizes;
+    let seen = |part: &Part| blocks_seen(s.window(layer), s.block, part.len + 1);
+    parts.iter().filter(|part| part.place.is_some()).map(|part| seen(part) * s.kv_heads).sum()
 }
 
 #[cfg(test)]
