@@ -218,8 +218,12 @@ fn rows_of_the_host_are_not_recorded() {
         assert!(order(step.append_bits(0, &row, &row)));
         step.append_device(0, keys, values).expect("rows of the device");
         assert!(order(step.attend(0, &vec![0.5; tokens * Q])));
+        (1..LAYERS).for_each(|layer| step.append_device(layer, keys, values).expect("rows of the device"));
         stream.wait(&step.cache().stream().record(&events).expect("an event")).expect("a wait");
-        drop(step);
+        // Nor is such a step finished: nothing of it has run.
+        let finished = step.finish();
+        assert!(matches!(finished, Err(Error::Order { why, .. }) if why.contains("records")), "{finished:?}");
         drop(recording);
+        assert_eq!(cache.len(id).expect("a sequence"), 5);
     }
 }
