@@ -107,5 +107,24 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<String>, CudaError> {
     }
     // SAFETY: as above.
     line("batch of 128 copies of 4 KiB: call", median_us(4, || unsafe { batch.submit(&s) }, || s.synchronize())?);
+    // As originals of a block leave, in 32 layers.
+    const BLOCK: usize = 256 << 10;
+    let mut batch = CopyBatch::new(gpu, 32);
+    for i in 0..32 {
+        batch.push_back(&host, i * 8 * BLOCK, &d, i * 3 * BLOCK, BLOCK)?;
+    }
+    let each = || {
+        // SAFETY: as above.
+        (0..32).try_for_each(|i| unsafe { d.read_pinned(&s, i * 3 * BLOCK, &host, i * 8 * BLOCK, BLOCK) })
+    };
+    line("32 copies of 256 KiB from the GPU: calls", median_us(4, each, || s.synchronize())?);
+    // SAFETY: as above.
+    line("the same in a batch: call", median_us(4, || unsafe { batch.submit(&s) }, || s.synchronize())?);
+    let us = timed(&|| (0..20).try_for_each(|_| each()))? / 20.0;
+    line("32 copies of 256 KiB from the GPU: on the GPU", us);
+    let batch = core::cell::RefCell::new(batch);
+    // SAFETY: as above.
+    let us = timed(&|| (0..20).try_for_each(|_| unsafe { batch.borrow_mut().submit(&s) }))? / 20.0;
+    line("the same in a batch: on the GPU", us);
     Ok(lines)
 }

@@ -12,7 +12,7 @@ use core::fmt;
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder};
 use std::sync::Arc;
 
-/// A list of copies between pinned and device memory. Used again after [`CopyBatch::clear`] it does not allocate.
+/// A list of copies between pinned and device memory, either way. Used again after [`CopyBatch::clear`] it does not allocate.
 ///
 /// The driver needs about 1 us a copy to submit either way: a batch saves calls, and the copies of a batch may overlap.
 /// For runs below 32 KiB a kernel that reads [`PinnedBuffer::device_address`] is several times faster.
@@ -67,19 +67,43 @@ impl CopyBatch {
             return Err(CudaError::Foreign { argument: "destination buffer" });
         }
         let target = to.address_of(to_offset, bytes)?;
-        let source = from.pointer(from_offset, bytes)?.addr() as CUdeviceptr;
-        if bytes > 0 {
-            self.to.push(target);
-            self.from.push(source);
-            self.bytes.push(bytes);
-            if self.context.order.get().is_some() {
-                self.touched.extend([
-                    Touch::write(target, bytes),
-                    Touch::read(from.device_address_of(from_offset, bytes)?, bytes),
-                ]);
-            }
-        }
+        let (source, seen) = (from.pointer(from_offset, bytes)?.addr(), from.device_address_of(from_offset, bytes)?);
+        self.add([target, source as CUdeviceptr], [target, seen], bytes);
         Ok(())
+    }
+
+    /// Adds a copy from device to pinned memory. No bytes are no copy.
+    ///
+    /// # Errors
+    /// As [`CopyBatch::push`].
+    pub fn push_back(
+        &mut self,
+        to: &PinnedBuffer,
+        to_offset: usize,
+        from: &DeviceBuffer,
+        from_offset: usize,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        if !from.on(&self.context) {
+            return Err(CudaError::Foreign { argument: "source buffer" });
+        }
+        let source = from.address_of(from_offset, bytes)?;
+        let (target, seen) = (to.pointer(to_offset, bytes)?.addr(), to.device_address_of(to_offset, bytes)?);
+        self.add([target as CUdeviceptr, source], [seen, source], bytes);
+        Ok(())
+    }
+
+    /// `seen`: target and source by the addresses that the happens-before checker knows them by.
+    fn add(&mut self, [target, source]: [CUdeviceptr; 2], seen: [u64; 2], bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.to.push(target);
+        self.from.push(source);
+        self.bytes.push(bytes);
+        if self.context.order.get().is_some() {
+            self.touched.extend([Touch::write(seen[0], bytes), Touch::read(seen[1], bytes)]);
+        }
     }
 
     /// Enqueues the copies, in no order among themselves, after what is on the stream and before what comes later. The

@@ -151,8 +151,16 @@ fn batches(gpu: &Gpu, stream: &GpuStream) -> Result<(), CudaError> {
         batch.push(&to, BYTES - 16, &from, 64, 16)?;
         // SAFETY: `settled` waits before the pinned memory is dropped.
         unsafe { batch.submit(stream) }?;
+        // And back, from where nothing was written.
+        batch.clear();
+        batch.push_back(&from, BYTES - 32, &to, 16, 16)?;
+        // SAFETY: as above.
+        unsafe { batch.submit(stream) }?;
         stream.synchronize()?;
         drop(settled);
+        let mut returned = [0u32; 8];
+        from.copy_out(BYTES - 32, &mut returned)?;
+        assert_eq!(returned, [0, 0, 0, 0, 7, 7, 7, 7]);
         let mut back = vec![0u32; WORDS];
         to.read(&borrowed, 0, &mut back)?;
         assert_eq!((back[0], back[3], back[4], back[WORDS - 4], back[WORDS - 1]), (7, 7, 0, 7, 7));

@@ -8,7 +8,7 @@
 //! What the host may see while the GPU works is the caller's to order ([`Queue::finish`], [`Queue::mark`]); a mistake there
 //! gives old or new bytes, never memory that is not there.
 use certkv_device::cuda::{
-    CudaError, DeviceBuffer, Event, EventPool, Gpu, GpuStream, GraphExec, PinnedBuffer, Pod, Priority,
+    CopyBatch, CudaError, DeviceBuffer, Event, EventPool, Gpu, GpuStream, GraphExec, PinnedBuffer, Pod, Priority,
 };
 use core::fmt;
 use core::marker::PhantomData;
@@ -214,6 +214,31 @@ impl Queue {
         unsafe { from.read_pinned(&self.stream, from_offset, &to.buffer, to_offset, bytes) }
     }
 
+    /// An empty list of copies for [`Queue::download_all`], with room for so many.
+    pub fn batch(&self, room: usize) -> CopyBatch {
+        CopyBatch::new(&self.gpu, room)
+    }
+
+    /// Enqueues copies from the device, in no order among themselves, with one call where the driver has it: less of the host's time than a call each, and of
+    /// the link's. `list` is memory to be used again.
+    ///
+    /// # Errors
+    /// As [`Queue::upload`]; those of `copies`. Some may be under way.
+    pub fn download_all<'b, E: From<CudaError>>(
+        &self,
+        list: &mut CopyBatch,
+        copies: impl Iterator<Item = Result<Download<'b>, E>>,
+    ) -> Result<(), E> {
+        list.clear();
+        for copy in copies {
+            let Download { from, from_offset, to, to_offset, bytes } = copy?;
+            self.own(to)?;
+            list.push_back(&to.buffer, to_offset, from, from_offset, bytes)?;
+        }
+        // SAFETY: as in `upload`; device memory is freed by a call that waits for the work that uses it. Nothing else is on the list.
+        Ok(unsafe { list.submit(&self.stream) }?)
+    }
+
     /// Marks what was enqueued so far.
     ///
     /// # Errors
@@ -273,6 +298,21 @@ impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").field("stream", &self.stream).finish_non_exhaustive()
     }
+}
+
+/// A copy from the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Download<'b> {
+    /// Whose bytes.
+    pub from: &'b DeviceBuffer,
+    /// From which on.
+    pub from_offset: usize,
+    /// Pinned memory of the queue.
+    pub to: &'b Area,
+    /// Where they go.
+    pub to_offset: usize,
+    /// How many.
+    pub bytes: usize,
 }
 
 /// Work recorded by [`Queue::record`].

@@ -185,7 +185,7 @@ impl GpuCache {
             forgotten: vec![Vec::new(); s.groups.len()],
             cut: Vec::with_capacity(s.rows),
             published: 0,
-            leaving: Leaving::new(s.tail_slots * s.groups.len()),
+            leaving: Leaving::new(&core),
             layouts,
             config,
             core: Arc::new(core),
