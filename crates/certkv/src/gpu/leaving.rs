@@ -78,6 +78,11 @@ impl Leaving {
         }
     }
 
+    /// A list of copies, to be used for one call.
+    pub(super) fn copies(&mut self) -> &mut CopyBatch {
+        &mut self.copies
+    }
+
     /// Whether nothing is under way.
     pub(super) fn is_empty(&self) -> bool {
         self.landed == self.begun

@@ -8,6 +8,7 @@ use crate::store::StoreError;
 use crate::{Error, MoveEvent, MoveKind, SequenceId};
 use certkv_core::{PageId, span};
 use certkv_device::cuda::Event as Mark;
+use certkv_kernel::cuda::queue::Download;
 use certkv_page::{PageAllocator, PageError};
 use certkv_tier::spill::map::{Pick, State};
 use certkv_tier::spill::records::{Courier, Event, Record};
@@ -240,23 +241,22 @@ impl GpuCache {
     ///
     /// # Errors
     /// The driver's: the step cannot be finished.
-    pub(in crate::gpu) fn store_filled(&self) -> Result<Option<Mark>, Error> {
-        let Some(spill) = &self.spill else { return Ok(None) };
+    pub(in crate::gpu) fn store_filled(&mut self) -> Result<Option<Mark>, Error> {
+        let Self { core, spill, leaving, .. } = self;
+        let Some(spill) = spill else { return Ok(None) };
         if !spill.filling.is_empty() {
             // Copies to scratch that are owed may be from the tails.
-            self.core.settle_all()?;
+            core.settle_all()?;
+            let bytes = core.sizes.original_bytes;
+            let each = spill.filling.iter().flat_map(|fills| spill.layers.iter().map(move |layer| (fills, *layer)));
+            let copies = each.map(|((page, tail), layer)| -> Result<Download<'_>, Error> {
+                let (from_offset, to_offset) = (core.sizes.tail_at(layer, *tail), spill.at(core, layer, *page)?);
+                Ok(Download { from: &core.tails, from_offset, to: &core.originals, to_offset, bytes })
+            });
+            let enqueued = core.queue.download_all(leaving.copies(), copies);
+            core.host.moved(Kind::Store, enqueued.map(|()| (leaving.copies().len() * bytes) as u64))?;
         }
-        let Core { queue, tails, originals, sizes: s, host, .. } = &*self.core;
-        let bytes = (spill.filling.len() * spill.layers.len() * s.original_bytes) as u64;
-        let copies = spill.filling.iter().flat_map(|fills| spill.layers.iter().map(move |layer| (fills, *layer)));
-        let enqueued = copies.into_iter().try_for_each(|((page, tail), layer)| -> Result<(), Error> {
-            let to = spill.at(&self.core, layer, *page)?;
-            Ok(queue.download(tails, s.tail_at(layer, *tail), originals, to, s.original_bytes)?)
-        });
-        if !spill.filling.is_empty() {
-            host.moved(Kind::Store, enqueued.map(|()| bytes))?;
-        }
-        Ok(Some(queue.mark()?))
+        Ok(Some(core.queue.mark()?))
     }
 
     /// The step at hand has filled a block of a sequence.
