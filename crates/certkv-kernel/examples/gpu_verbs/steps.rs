@@ -98,8 +98,9 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
     };
     let one = bench.time(|i| appended(i % LAYERS, &spread[0][0]))?;
     let nothing = bench.time(|_| closed(&together[0][1]))?;
-    let [first, all] = [&alone[b - 1][1], &together[b - 1][1]].map(|after| bench.time(|_| closed(after)));
-    // Originals leave beside what comes, on a stream of their own, as in the engine: the last ones are waited for.
+    let of_full = |lens: &[[DeviceBuffer; 2]]| bench.time(|_| closed(&lens[b - 1][1]));
+    let (first, all) = (of_full(&alone)?, of_full(&together)?);
+    // Originals leave beside what comes, on a stream of their own, as in the engine, but in a recording and so one by one: the last ones are waited for.
     let (outward, events) = (GpuStream::new(bench.gpu, Priority::Normal)?, EventPool::new(bench.gpu, 4)?);
     let leave = |t: usize| -> Result<(), Failure> {
         let full: Vec<usize> = (0..seqs).filter(|s| (s * b / seqs + t + 1).is_multiple_of(b)).collect();
@@ -130,9 +131,7 @@ pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seq
     let mut bits = vec![0u32; seqs];
     errors.read(bench.stream, 0, &mut bits)?;
     println!(
-        "{seqs:2} sequences, {LAYERS} layers: append {one:.2} us; end of a step without a full block {nothing:.1} us, with those of one sequence {:.1}, of all {:.1}; a token and layer {:.2} us with originals that leave beside it ({:.2} without){}",
-        first?,
-        all?,
+        "{seqs:2} sequences, {LAYERS} layers: append {one:.2} us; end of a step without a full block {nothing:.1} us, with those of one sequence {first:.1}, of all {all:.1}; a token and layer {:.2} us with originals that leave beside it ({:.2} without){}",
         whole[0],
         whole[1],
         if bits.iter().any(|b| *b != 0) { "  ERROR BITS SET" } else { "" }

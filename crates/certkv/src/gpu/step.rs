@@ -506,7 +506,7 @@ impl<'c> GpuStep<'c> {
 
     /// Makes the new tokens part of their sequences, publishes the step's certificates where there is a ring of them, and enqueues that blocks which are
     /// full now are coded, those of all layers at once, and that their originals leave for host memory beside what comes next. Does not wait: what comes later
-    /// on the stream sees them.
+    /// on the stream sees them. Of blocks that filled it costs one call of the driver with a copy for each and layer, and the next step a launch more.
     ///
     /// # Errors
     /// A layer that was not appended; a stream that records ([`GpuStep::captured`] ends such a step); the driver's. The step is rolled back then.

@@ -1,4 +1,4 @@
-//! The end of a step: blocks that it has filled leave their tails.
+//! The end of a step: blocks that it has filled are coded from their tails.
 use super::Core;
 use crate::Error;
 use certkv_kernel::cuda::close::{self, Close, Closing};
