@@ -13,8 +13,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
     const u32 cta = blockIdx.x;
     open_ring(rooms.ring());
     if (!a.settled) grid_dependency_wait();
+    if (warp() == WARPS - 1) ask_ahead(a);
     const Tasks planned = plan(a, rooms.before());
-    const u32 lo = share_start(a, planned, cta), hi = share_start(a, planned, cta + 1);
+    u32 lo, hi;
+    share_of_cta(a, planned, cta, lo, hi);
     if (lo >= hi) {
         // The end of this launch stands for that of the ones ahead.
         grid_dependency_wait();

@@ -63,7 +63,8 @@ CKV_STAGE attend_taken() {
     const Rooms rooms = rooms_of_cta();
     const u32& share = desk.turns.task;
     const Tasks planned = rooms.known().tasks;
-    const u32 lo = share_start(desk.pass, planned, share), hi = share_start(desk.pass, planned, share + 1);
+    u32 lo, hi;
+    share_of_cta(desk.pass, planned, share, lo, hi);
     if (lo >= hi) return;
     open_ring(rooms.ring());
     attend_share(desk.pass, rooms, planned, share, lo, hi);

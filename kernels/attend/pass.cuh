@@ -244,8 +244,15 @@ struct Known {
     u32 lo, hi;  // this CTA's share of the line
     u32 refined[2];
     u32 done;     // warps that have read their blocks of it
+    u32 first, last;  // shares that hold blocks of it
 };
 static_assert(sizeof(Known) <= KNOWN_BYTES, "KNOWN_BYTES");
+
+// Which shares hold blocks of the head at hand. One thread.
+CKV_FN void note_shares(Known& known) {
+    const Segment& seg = known.segment;
+    known.first = share_of(known.tasks, seg.start, seg.number), known.last = share_of(known.tasks, seg.start + seg.blocks - 1, seg.number);
+}
 
 // The host and the kernel count the same bytes of shared memory.
 static_assert(SHARED_BYTES == CKV_SHARED, "CKV_SHARED");
@@ -273,6 +280,17 @@ struct Rooms {
         return ring;
     }
 };
+
+// Asks for what blocks are looked up in and scored with while lengths are awaited: every CTA for its part of all of it. One warp.
+CKV_FN void ask_ahead(const CkvAttendArgs& a) {
+    const u32 queries = a.query_strides.head == D ? a.seqs * a.kv_heads * OF_TOKEN * D * (a.query_type == 2 ? 4 : 2) : 0;
+    const u32 entries = a.rows ? 0 : a.seqs * a.table_stride * 4, most = queries < entries ? entries : queries;
+#pragma unroll 1
+    for (u32 at = (blockIdx.x * 32 + lane()) * 128; at < most; at += gridDim.x * 32 * 128) {
+        if (at < queries) prefetch_l2((const u8*)a.query + at);
+        if (at < entries) prefetch_l2((const u8*)a.table + at);
+    }
+}
 
 // Makes a warp's barriers. Before its first share, and before another once they are given back.
 CKV_FN void open_ring(const Ring& ring) {
@@ -309,18 +327,29 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
     const Segment& seg = known.segment;
     {
         const Segment first = segment_at(a, planned, lo);
+        // Where nobody has asked for it ahead.
+        if constexpr (LADDER || CKV_METRIC > 0) prefetch_query(a, first.seq, first.kv);
         if (!LADDER && threadIdx.x == 0) known.tasks = planned;
         if (threadIdx.x == 0) known.segment = first, known.flags = 0, known.lo = lo, known.hi = hi, known.refined[0] = known.refined[1] = known.done = 0;
     }
     sync_threads();
-    fetch_batch(a, t, ring, 0);
-    prefetch_query(a, seg.seq, seg.kv);
+    // The first keys are asked for before the query, which waits for its writer where that is a launch ahead, else behind it; what else a warp has room
+    // for queues behind both. One copy of the instructions, of which each is fetched once, at the cost of several.
 #pragma unroll 1
-    for (int k = 0; k < STAGES; k++) issue_block(a, ring, k, k);
-    // Queries, and the rows of open blocks, wait for their writers.
-    if (a.settled) grid_dependency_wait();
-    grid_dependency_launch();
-    read_query(a, seg.seq, seg.kv, queries);
+    for (u32 turn = 0; turn < 2; turn++) {
+        if (turn == 1) {
+            fetch_batch(a, t, seg, ring, 0);
+            issue<SPLIT ? KEYS : WHOLE>(a, ring, 0, 0);
+            if (threadIdx.x == 0) note_shares(known);
+            // Queries, and the rows of open blocks, wait for their writers.
+            if (a.settled) grid_dependency_wait();
+            grid_dependency_launch();
+        }
+        if (turn == (a.settled ? 1 : 0)) read_query(a, seg.seq, seg.kv, queries);
+    }
+    if constexpr (SPLIT) issue<VALUES>(a, ring, 0, 0);
+#pragma unroll 1
+    for (int k = 1; k < STAGES; k++) issue_block(a, ring, k, k);
 
     const Merge merge = {finish, finish + GROUP * SCALARS, (u32*)(finish + GROUP * SCALARS + NORMS * GROUP * SLICES)};
     Lot lot = lot_at(own + AT_LOT);
@@ -331,7 +360,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         Query q;
         await_query();
         prepare_query(a, seg.kv, queries, q);
-        prefetch_query(a, seg.seq, seg.kv + 1);
+        if (seg.start + seg.blocks < known.hi) prefetch_query(a, seg.seq, seg.kv + 1);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         // The partials are written behind the last block.
         probe(a, seg, q, (float*)(shared + RING_BYTES + AT_PARTIAL), limits);
@@ -362,7 +391,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         while (k < ring.range->end) {
             // The batch that holds the next block to be copied, and half of a ring of places ahead.
             const int into = (k + STAGES) % 32;
-            if (into == 0) fetch_batch(a, t, ring, k + STAGES);
+            if (into == 0) fetch_batch(a, t, seg, ring, k + STAGES);
             if constexpr (APART) {
                 const int stop = least_of(CKV_CERTIFY ? least_of(k + 32 - into, k + LOT - lot.count) : k + 32 - into, ring.range->end);
                 bool coded = true;
@@ -408,7 +437,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         if (after < known.hi && shfl(lane() == 0 ? atomic_add(&known.done, 1) : 0, 0) == 0) look_ahead(a, t, after);
         sync_threads();
 
-        const u32 first = share_of(t, seg.start, seg.number), last = share_of(t, seg.start + seg.blocks - 1, seg.number);
+        const u32 first = known.first, last = known.last;
         const u32 launch_head = a.only ? seg.entry : seg.head;
         const float* centre = a.centres ? a.centres + (u64)row_head() * D : nullptr;
         // First this CTA's warps; the last CTA of a head then goes over what all of them left.
@@ -436,7 +465,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         if (after >= known.hi) break;
         const Segment next = segment_at(a, t, after);
         sync_threads();
-        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.done = 0;
+        if (threadIdx.x == 0) known.segment = next, known.flags = 0, known.done = 0, note_shares(known);
         read_query(a, next.seq, next.kv, queries);
         sync_threads();
     }

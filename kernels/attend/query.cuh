@@ -61,6 +61,8 @@ CKV_FN void read_query(const CkvAttendArgs& a, u32 seq, u32 kv, Vec4* shared) {
     if (CKV_QUERY_LOW || a.query_type != 2) {
         if (!DRAFTED && a.query_strides.head == D) {
             const Vec4* from = (const Vec4*)query_row(a, seq, kv, 0);
+            // One round, but of many heads: not unrolled, as it is read once.
+#pragma unroll 1
             for (int at = threadIdx.x; at < parts; at += THREADS) cp_async16(smem_addr(shared + at), from + at);
         } else {
             read_apart(a, seq, kv, shared);

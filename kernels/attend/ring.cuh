@@ -51,13 +51,13 @@ CKV_FN const u8* record_of(const CkvAttendArgs& a, const Segment& seg, u32 block
     return a.packed + page * a.page_stride + seg.kv * a.head_stride;
 }
 
-// Looks up blocks first..first + 31, one per lane.
-CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Ring& ring, int first) {
+// Looks up blocks first..first + 31, one per lane. `near`: the head at hand, which nearly all of them are of.
+CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Segment& near, const Ring& ring, int first) {
     const int k = first + (int)lane();
     if (k < ring.range->count) {
         Place p = {0, 0, 0};
         const u32 at = ring.range->lo + (u32)k * WARPS;
-        const Segment s = segment_at(a, t, at);
+        const Segment s = at >= near.start && at < near.start + near.blocks ? near : segment_at(a, t, at);
         const u32 j = at - s.start, row = s.row, h = s.kv;
         if constexpr (CORRECTS) {
             const u32 pick = a.picks[(u64)s.head * a.table_stride + j];

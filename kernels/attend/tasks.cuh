@@ -15,6 +15,7 @@ struct Tasks {
     u32 share, more;    // cost per CTA; the first `more` CTAs have one more
     u32 alike;          // blocks of every head if all have as many and shares end where heads do, else 0
     u32 per;            // then: CTAs per head, or heads per CTA
+    bool apart;         // then: whether every CTA has whole heads
 };
 
 // A sequence of the batch, its row in the tables, and its length.
@@ -51,27 +52,31 @@ constexpr u32 SWITCH = 2;
 // What a head costs beside its blocks.
 constexpr u32 HEAD_COST = SWITCH * WARPS;
 
-// Cuts the line into shares. Where all heads are alike, shares that end with heads (a whole number of CTAs per head, or of heads
-// per CTA) are taken if the idle rest of the grid costs less than the switches. No more CTAs than give every warp a block.
+// Cuts the line into shares. Where all `heads` are alike, `alike` blocks each, shares that end with heads (a whole number of CTAs per head, or of
+// heads per CTA) are taken if the idle rest of the grid costs less than the switches. No more CTAs than give every warp a block. Few divisions:
+// every CTA waits for all of them before it knows its first block.
 CKV_FN void cut(Tasks& t, u32 heads, u32 alike, u32 grid) {
     const u32 full = (t.total + WARPS - 1) / WARPS;
     t.ctas = full < grid ? full : grid;
     t.alike = 0;
     t.per = 1;
+    t.apart = heads > t.ctas;
     if (alike) {
         u32 even, most_blocks;
         if (heads <= grid) {
             const u32 each = (alike + WARPS - 1) / WARPS, most = grid / heads;
             t.per = each < most ? each : most;
             even = heads * t.per;
-            most_blocks = (alike + t.per - 1) / t.per;
+            most_blocks = alike <= HEAD_COST ? alike : (alike + t.per - 1) / t.per;
         } else {
             t.per = (heads + grid - 1) / grid;
             even = (heads + t.per - 1) / t.per;
             most_blocks = alike * t.per;
         }
-        if (most_blocks <= (t.total + t.ctas - 1) / t.ctas + HEAD_COST) t.ctas = even, t.alike = alike;
+        // At most as many as the largest even share, and HEAD_COST.
+        if (most_blocks <= HEAD_COST || (u64)(most_blocks - HEAD_COST - 1) * t.ctas < t.total) t.ctas = even, t.alike = alike, t.apart = heads > even || t.per == 1;
     }
+    if (t.alike) return;
     const u32 cost = t.total + heads * HEAD_COST;
     t.share = cost / t.ctas;
     t.more = cost - t.share * t.ctas;
@@ -110,6 +115,34 @@ CKV_APART int order_list(const CkvAttendArgs& a, u32* bits) {
     return (int)found;
 }
 
+// Blocks before each of at most 32 sequences, and how many each of their heads has, or 0 if they differ. One warp; all threads of the CTA wait for it.
+CKV_FN void plan_few(const CkvAttendArgs& a, u32* before, u32* alike) {
+    if (threadIdx.x < 32) {
+        u32 head;
+        const bool there = lane() < a.seqs;
+        const u32 blocks = there ? blocks_of(a, sequence_of(a, (int)lane(), head).tokens) : 0;
+        const u32 first = shfl(blocks, 0);
+        const bool differs = warp_any(there && blocks != first);
+        u32 sum = blocks * a.kv_heads;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            const u32 y = shfl(sum, (int)lane() - d);
+            if ((int)lane() >= d) sum += y;
+        }
+        before[lane() + 1] = sum;
+        if (lane() == 0) before[0] = 0, *alike = differs ? 0 : blocks;
+    }
+    sync_threads();
+}
+
+// Cuts the line whose entries are summed; `alike`: blocks of every head, or 0.
+CKV_FN Tasks cut_all(Tasks t, u32 alike) {
+    t.total = t.before[t.samples];
+    t.ctas = 0;
+    if (t.total) cut(t, (u32)t.entries * t.heads, alike, gridDim.x);
+    return t;
+}
+
 // Fills `before` (shared, ENTRY_BYTES). All threads of the CTA.
 CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     Tasks t;
@@ -118,7 +151,12 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     t.entries = a.only ? order_list(a, before) : (int)a.seqs;
     t.stride = (t.entries + SAMPLES - 1) / SAMPLES;
     t.samples = t.stride > 1 ? (t.entries + t.stride - 1) / t.stride : t.entries;
-    u32* uneven = before + SAMPLES + 1;
+    // Words behind the sums.
+    u32 *uneven = before + SAMPLES + 1, *alike = before + SAMPLES + 2;
+    if (!a.only && a.seqs <= 32) {
+        plan_few(a, before, alike);
+        return cut_all(t, *alike);
+    }
     if (threadIdx.x == 0) before[0] = 0, *uneven = 0;
     sync_threads();
     for (int i = threadIdx.x; i < t.samples; i += THREADS) {
@@ -155,13 +193,7 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
         }
         sync_threads();
     }
-    t.total = before[t.samples];
-    t.ctas = 0;
-    if (t.total) {
-        const u32 heads = (u32)t.entries * t.heads;
-        cut(t, heads, *uneven ? 0 : t.total / heads, gridDim.x);
-    }
-    return t;
+    return cut_all(t, !t.entries || *uneven ? 0 : before[1] / (t.heads * (u32)t.stride));
 }
 
 // Where a CTA's share begins on the line of costs, on which block `at` of head number n lies at `at + (n + 1) HEAD_COST`.
@@ -203,8 +235,7 @@ CKV_FN Entry entry_at(const CkvAttendArgs& a, const Tasks& t, u32 at, u32 each) 
 CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
     if (cta >= t.ctas) return t.total;
     if (t.alike) {
-        const u32 heads = t.total / t.alike;
-        if (heads > t.ctas || t.per == 1) return cta * (heads > t.ctas ? t.per : 1) * t.alike;
+        if (t.apart) return cta * t.per * t.alike;
         const u32 head = cta / t.per;
         return head * t.alike + (cta - head * t.per) * t.alike / t.per;
     }
@@ -215,11 +246,16 @@ CKV_FN u32 share_start(const CkvAttendArgs& a, const Tasks& t, u32 cta) {
     return e.before + h * e.blocks + (rest > HEAD_COST ? rest - HEAD_COST : 0);
 }
 
+// Where the share of a CTA begins and where it ends. Every warp of the CTA; two lanes look.
+CKV_FN void share_of_cta(const CkvAttendArgs& a, const Tasks& t, u32 cta, u32& lo, u32& hi) {
+    const u32 start = share_start(a, t, cta + (lane() & 1));
+    lo = shfl(start, 0), hi = shfl(start, 1);
+}
+
 // The CTA whose share holds block `at` of head number `head` of the launch.
 CKV_FN u32 share_of(const Tasks& t, u32 at, u32 head) {
     if (t.alike) {
-        const u32 heads = t.total / t.alike;
-        if (heads > t.ctas || t.per == 1) return heads > t.ctas ? head / t.per : head;
+        if (t.apart) return head / t.per;
         return head * t.per + ((at - head * t.alike + 1) * t.per - 1) / t.alike;
     }
     const u32 cost = at + (head + 1) * HEAD_COST;
