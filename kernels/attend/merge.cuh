@@ -142,11 +142,11 @@ CKV_FN void merge_slice(const Parts& parts, int head, int slice, float (&x)[VECT
         if (i < count) read_floats(parts.at(i) + outputs, p[i]);
     }
     // The lane's first one is read at once, too.
-    const bool any_own = !CLOSE && (int)lane() < count;
+    const bool any_own = !TIGHT && (int)lane() < count;
     const float own_m = any_own ? parts.at(lane())[scalars + AT_M] : EMPTY, own_l = any_own ? parts.at(lane())[scalars + AT_L] : 0.0f;
     float m = own_m;
 #pragma unroll 1
-    for (int i = lane() + (CLOSE ? 0 : 32); i < count; i += 32) m = fmaxf(m, parts.at(i)[scalars + AT_M]);
+    for (int i = lane() + (TIGHT ? 0 : 32); i < count; i += 32) m = fmaxf(m, parts.at(i)[scalars + AT_M]);
     m = warp_max(m);
     l = 0.0f;
 #pragma unroll
@@ -155,7 +155,7 @@ CKV_FN void merge_slice(const Parts& parts, int head, int slice, float (&x)[VECT
     for (int first = 0; first < count; first += 32) {
         const int i = first + (int)lane();
         float one_m = own_m, one_l = own_l;
-        if ((CLOSE || first) && i < count) one_m = parts.at(i)[scalars + AT_M], one_l = parts.at(i)[scalars + AT_L];
+        if ((TIGHT || first) && i < count) one_m = parts.at(i)[scalars + AT_M], one_l = parts.at(i)[scalars + AT_L];
         const float f = i < count ? power_of_two(one_m - m) : 0.0f;
         if (i < count) l = fma_rn(f, one_l, l);
         if (first == 0) {
@@ -185,13 +185,13 @@ CKV_FN void merge_scalars(const Parts& parts, int head, float (&s)[SCALARS]) {
     // The lane's first ones are read at once, as another CTA's come from far; where registers are scarce, when they are needed.
     float p[SCALARS];
 #pragma unroll
-    for (int k = 0; k < SCALARS; k++) s[k] = 0.0f, p[k] = !CLOSE && (int)lane() < count ? parts.at(lane())[first + k] : EMPTY;
+    for (int k = 0; k < SCALARS; k++) s[k] = 0.0f, p[k] = !TIGHT && (int)lane() < count ? parts.at(lane())[first + k] : EMPTY;
     float m = p[AT_M];
-    for (int i = lane() + (CLOSE ? 0 : 32); i < count; i += 32) m = fmaxf(m, parts.at(i)[first + AT_M]);
+    for (int i = lane() + (TIGHT ? 0 : 32); i < count; i += 32) m = fmaxf(m, parts.at(i)[first + AT_M]);
     m = warp_max(m);
     u32 flags = 0;
     for (int i = lane(); i < count; i += 32) {
-        if (CLOSE || i >= 32) {
+        if (TIGHT || i >= 32) {
 #pragma unroll
             for (int k = 0; k < SCALARS; k++) p[k] = parts.at(i)[first + k];
         }
@@ -246,7 +246,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
             float x[VECTOR], middle[VECTOR], l;
             // Asked for before what it is subtracted from is known.
 #pragma unroll
-            for (int v = 0; v < VECTOR; v++) middle[v] = !CLOSE && !to && centre ? ldg(centre + channel + v) : 0.0f;
+            for (int v = 0; v < VECTOR; v++) middle[v] = !TIGHT && !to && centre ? ldg(centre + channel + v) : 0.0f;
             merge_slice(parts, h, item % SLICES, x, l);
             if (to) {
                 float* at = to + h * D + channel;
@@ -269,7 +269,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 x[v] *= inverse;
-                const float away = x[v] - (CLOSE && centre ? ldg(centre + channel + v) : middle[v]);
+                const float away = x[v] - (TIGHT && centre ? ldg(centre + channel + v) : middle[v]);
                 norm = fma_rn(x[v], x[v], norm), radius = fma_rn(away, away, radius);
                 const float off = store_output(a, row + channel + v, x[v], own);
                 lost = fma_ru(off, off, lost);

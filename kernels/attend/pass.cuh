@@ -336,7 +336,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
     // The first keys are asked for before the query, which waits for its writer where that is a launch ahead, else behind it; what else a warp has room
     // for queues behind both. One copy of the instructions, of which each is fetched once, at the cost of several. In one order where registers are scarce.
 #pragma unroll 1
-    for (u32 turn = CLOSE ? 1 : 0; turn < 2; turn++) {
+    for (u32 turn = TIGHT ? 1 : 0; turn < 2; turn++) {
         if (turn == 1) {
             fetch_batch(a, t, seg, ring, 0);
             issue<SPLIT ? KEYS : WHOLE>(a, ring, 0, 0);
@@ -345,7 +345,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
             if (a.settled) grid_dependency_wait();
             grid_dependency_launch();
         }
-        if (turn == (CLOSE || a.settled ? 1 : 0)) read_query(a, seg.seq, seg.kv, queries);
+        if (turn == (TIGHT || a.settled ? 1 : 0)) read_query(a, seg.seq, seg.kv, queries);
     }
     if constexpr (SPLIT) issue<VALUES>(a, ring, 0, 0);
 #pragma unroll 1

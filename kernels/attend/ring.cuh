@@ -58,7 +58,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Segment& n
         Place p = {0, 0, 0};
         const u32 at = ring.range->lo + (u32)k * WARPS;
         // One copy more of a segment is too many registers where they are scarce.
-        const Segment s = !CLOSE && at >= near.start && at < near.start + near.blocks ? near : segment_at(a, t, at);
+        const Segment s = !TIGHT && at >= near.start && at < near.start + near.blocks ? near : segment_at(a, t, at);
         const u32 j = at - s.start, row = s.row, h = s.kv;
         if constexpr (CORRECTS) {
             const u32 pick = a.picks[(u64)s.head * a.table_stride + j];

@@ -13,7 +13,7 @@ constexpr int NT = PAIRED ? 1 : (GROUP + 7) / 8;
 // BY_CHUNK: blocks are scored chunk by chunk, so that one chunk of scaled queries lives at a time. LEAN: so is everything that can be.
 constexpr bool LEAN = NT == 2 || D == 256;
 // Heads whose outputs leave so few registers that a launch begins and ends with no more at once than it has to.
-constexpr bool CLOSE = D == 256;
+constexpr bool TIGHT = D == 256;
 // Scaled queries of all chunks of a block of 64 tokens, beside the logits of its four tiles, are too many registers for twelve warps.
 constexpr bool BY_CHUNK = LEAN || TILES == 4;
 // Where registers are scarce (LEAN) what comes before and after the blocks is functions of their own, so that nothing of it waits in registers while blocks are read.
