@@ -1,4 +1,4 @@
-//! A kernel that has to spill: the gate must see it.
+//! What the gate must see: a kernel that has to spill, and one whose sources are not those of its record.
 use crate::bounds::Bounds;
 use crate::log;
 use certkv_device::cuda::{CudaError, nvrtc};
@@ -16,7 +16,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_spills(const float* fr
 }
 "#;
 
-/// Whether the planted kernel is refused on the last of `archs`, even with a bound that it keeps.
+/// Whether the planted kernel is refused on the last of `archs`, even with a bound that it keeps, and is not taken for the one that was
+/// recorded once its sources have changed.
 pub(crate) fn caught(archs: &[Arch]) -> Result<bool, CudaError> {
     let Some(arch) = archs.last() else { return Ok(false) };
     let options = [format!("--gpu-architecture=sm_{arch}"), nvrtc::REPORT_RESOURCES.to_owned()];
@@ -24,7 +25,9 @@ pub(crate) fn caught(archs: &[Arch]) -> Result<bool, CudaError> {
     let usages = log::usages(&nvrtc::compile(program)?.log);
     let mut bounds = Bounds::default();
     for usage in &usages {
-        bounds.record("planted", &log::Usage { spill: 0, ..usage.clone() });
+        bounds.record("planted", "then", &log::Usage { spill: 0, ..usage.clone() });
     }
-    Ok(usages.len() == 1 && usages.iter().all(|u| bounds.judge("planted", u, true).is_some()))
+    let changed =
+        |u: &log::Usage| bounds.settles(&u.kernel, "planted", "then") && !bounds.settles(&u.kernel, "planted", "now");
+    Ok(usages.len() == 1 && usages.iter().all(|u| bounds.judge("planted", u, true).is_some() && changed(u)))
 }

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! compile_kernels [--nvrtc LIBRARY] [--archs 80,90a] [--all | --variants k8-v4g32-b32/f16/d128/g4,..]
-//!                 [--verbs attend,pack] [--check registers.tsv [--record]] [--out DIR] [--threads N] [--allow-failures]
+//!                 [--verbs attend,pack] [--check registers.tsv [--record | --settled N --turn K]] [--out DIR] [--threads N]
+//!                 [--allow-failures]
 //! ```
 //! `--out` keeps the code as a folder for `Ahead::Folder`, with a list `kernels.tsv`. `--record` writes what was found
-//! as the new bounds; a kernel that spills is never recorded. Without NVRTC the program fails.
+//! as the new bounds; a kernel that spills is never recorded. `--settled N`: of the programs that were recorded from the same sources
+//! with the same compiler only one in N is compiled again, others with each turn K, and all of the usual variant. Without NVRTC the program fails.
 use certkv_device::cuda::nvrtc;
 use certkv_kernel::cuda::{Arch, seal};
 use certkv_testkit::{cores, side_by_side};
@@ -34,6 +36,8 @@ struct Wanted {
     verbs: Option<String>,
     check: Option<PathBuf>,
     record: bool,
+    settled: u64,
+    turn: u64,
     out: Option<PathBuf>,
     threads: usize,
     allow_failures: bool,
@@ -48,6 +52,8 @@ fn arguments() -> Result<Wanted, Box<dyn Error>> {
         verbs: None,
         check: None,
         record: false,
+        settled: 1,
+        turn: 0,
         out: None,
         threads: cores(),
         allow_failures: false,
@@ -63,14 +69,16 @@ fn arguments() -> Result<Wanted, Box<dyn Error>> {
             "--verbs" => wanted.verbs = Some(value()?),
             "--check" => wanted.check = Some(value()?.into()),
             "--record" => wanted.record = true,
+            "--settled" => wanted.settled = value()?.parse::<u64>()?.max(1),
+            "--turn" => wanted.turn = value()?.parse()?,
             "--out" => wanted.out = Some(value()?.into()),
             "--threads" => wanted.threads = value()?.parse::<usize>()?.max(1),
             "--allow-failures" => wanted.allow_failures = true,
             _ => return Err(format!("unknown argument {name}").into()),
         }
     }
-    if wanted.record && wanted.check.is_none() {
-        return Err("--record needs --check FILE".into());
+    if wanted.record && (wanted.check.is_none() || wanted.settled > 1) {
+        return Err("--record needs --check FILE, and compiles all".into());
     }
     Ok(wanted)
 }
@@ -120,11 +128,28 @@ fn run() -> Result<bool, Box<dyn Error>> {
     if let Some(file) = wanted.check.as_ref().filter(|f| f.exists() || !wanted.record) {
         bounds = Bounds::parse(&fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?)?;
     }
+    let made_by = |job: &Job| format!("{:.16}-{major}.{minor}", job.recipe.file());
+    let count = jobs.len();
+    if wanted.settled > 1 {
+        let settled = |job: &Job| job.verb.kernels().all(|k| bounds.settles(k, &job.label, &made_by(job)));
+        let usual = matrix::usual(&wanted.archs)?;
+        let due = |job: &Job| {
+            u64::from_str_radix(&job.recipe.file()[..8], 16)
+                .map_or(true, |n| n % wanted.settled == wanted.turn % wanted.settled)
+        };
+        jobs.retain(|job| !settled(job) || usual.contains(&job.recipe.file()) || due(job));
+    }
     let start = Instant::now();
     let made = side_by_side(wanted.threads, &jobs, |job| compile(job, &wanted).map_err(|error| error.to_string()));
     let wall = start.elapsed().as_secs_f64();
 
-    println!("NVRTC {major}.{minor}, {} programs on {} threads", jobs.len(), wanted.threads);
+    println!(
+        "NVRTC {major}.{minor}, {} programs on {} threads; {} more are as recorded, from the same sources (turn {})",
+        jobs.len(),
+        wanted.threads,
+        count - jobs.len(),
+        wanted.turn
+    );
     println!(
         "{:<16} {:<44} {:>4} {:>6} {:>6} {:>7} {:>8} {:>6}",
         "kernel", "variant", "regs", "stack", "spill", "shared", "cubin", "s"
@@ -164,7 +189,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 failures.push(format!("{} {}: {why}", u.kernel, job.label));
             }
             if wanted.record {
-                bounds.record(&job.label, u);
+                bounds.record(&job.label, &made_by(job), u);
             }
         }
     }

@@ -172,11 +172,21 @@ fn pairs((dim, group, format, arch): Point) -> [(usize, String, String); 6] {
         .map(|(a, b): (usize, usize)| (4 * a + b, names[a].clone(), names[b].clone()))
 }
 
+fn usual_points(archs: &[Arch]) -> Vec<Point> {
+    archs.iter().map(|a| (128, 4, FORMATS[0], *a)).collect()
+}
+
+/// Files of the usual variant's programs on every architecture.
+pub(crate) fn usual(archs: &[Arch]) -> Result<BTreeSet<String>, String> {
+    let variants: Vec<Variant> = usual_points(archs).into_iter().filter_map(variant).collect();
+    Ok(jobs(&variants)?.iter().map(|job| job.recipe.file()).collect())
+}
+
 /// The usual variant on every architecture, and every pair of head size, group, format and architecture at least once.
 pub(crate) fn reduced(archs: &[Arch]) -> Result<Vec<Job>, String> {
     let candidates = points(archs, |_| GROUPS.to_vec());
     let mut open: BTreeSet<_> = candidates.iter().flat_map(|p| pairs(*p)).collect();
-    let mut chosen: Vec<Point> = archs.iter().map(|a| (128, 4, FORMATS[0], *a)).collect();
+    let mut chosen = usual_points(archs);
     // More than eight heads of 256 channels spill up to some dozen bytes in other formats; `--all` shows them.
     let largest = [(256, 16, FORMATS[0], Arch::Sm86), (256, 16, FORMATS[5], Arch::Sm90a)];
     chosen.extend(largest.into_iter().filter(|p| archs.contains(&p.3)));
