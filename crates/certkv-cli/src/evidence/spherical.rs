@@ -102,7 +102,7 @@ pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
         id: "spherical".into(),
         title: "Spherical keys: joint retention against its parts".into(),
         text: format!(
-            "No cache format holds spherical keys yet: here a model runs over single-precision rows whose full blocks of {BLOCK} tokens are coded, tiered or dropped by layer and key head, with \
+            "Caches hold spherical keys of one tier (s1, s2 or s3), not of several: here a model runs over single-precision rows whose full blocks of {BLOCK} tokens are coded, tiered or dropped by layer and key head, with \
              values of TurboQuant at 4 bits ({values:.0} bytes). Directions are trained on {} tokens that no window has, radii are lengths. {} windows of {length} tokens, the text forced; what is measured \
              is the second half. Bytes are those of a token, key head and layer, keys and values; budgets are of these.",
             setup.calibration.source().tokens,
