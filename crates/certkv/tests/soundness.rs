@@ -192,7 +192,7 @@ const REFINABLE: &str = "k8-v4g32:r8.4 k8f32-c8:r1.8 k7-v7g32:r1.1 k6-v6g32:r6.2
 /// Every key format with every value format but the originals with each other, and formats with residuals. The planted certificate is a bound a hundred times smaller, and seen for every pair with coded
 /// values: without them what is off is rounding, and what codes of keys bring, often far below its bound.
 #[test]
-#[ignore = "long: 1261 pairs"]
+#[ignore = "long: each key format with each value format"]
 fn every_pair() {
     let wanted = asked("CERTKV_PAIR_HEAD_STEPS", 1000);
     let plain = KEYS.split_whitespace().flat_map(|k| VALUES.split_whitespace().map(move |v| (k, v, "")));
