@@ -657,8 +657,8 @@ typedef struct certkv_calibration_info {
 } certkv_calibration_info;
 
 /**
- * A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
- * released; later sequences have other numbers. Never 0.
+ * A sequence of one cache: its slot in the low half, which of the process's sequences it is in the high half. Valid until it is
+ * released; later sequences, and those of other caches, have other numbers. Never 0.
  */
 typedef uint64_t certkv_sequence;
 

@@ -5,8 +5,8 @@ use crate::guard::guard;
 use crate::status::certkv_status;
 use certkv::SequenceId;
 
-/// A sequence of one cache: its slot in the low half, the slot's generation in the high half. Valid until it is
-/// released; later sequences have other numbers. Never 0.
+/// A sequence of one cache: its slot in the low half, which of the process's sequences it is in the high half. Valid until it is
+/// released; later sequences, and those of other caches, have other numbers. Never 0.
 pub type certkv_sequence = u64;
 /// No sequence.
 pub const CERTKV_NO_SEQUENCE: certkv_sequence = 0;

@@ -55,13 +55,6 @@ pub(crate) struct Entry {
 /// Bytes of a sequence beside its groups' tables.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<usize>() + size_of::<SequenceState>();
 
-#[derive(Debug)]
-pub(crate) struct Sequences {
-    pub(crate) live: Slab<Entry>,
-    /// Generation of the next sequence, so that a slot's ids never repeat within 2^32 creations.
-    generation: u32,
-}
-
 /// A paged, compressed, certified KV cache for one model.
 ///
 /// `&self` methods may be called from several threads; a sequence belongs to one step at a time. Calls that touch pages
@@ -91,7 +84,7 @@ pub struct Cache {
     pub(crate) sequence_bytes: usize,
     /// Number of the next exploration draw.
     draws: AtomicU64,
-    pub(crate) sequences: Mutex<Sequences>,
+    pub(crate) sequences: Mutex<Slab<Entry>>,
     /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
     /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
     pub(crate) turn: ReentrantMutex<()>,
@@ -127,7 +120,7 @@ impl Cache {
         let fills = groups.iter().any(|group| group.scratch.is_some()).then(|| Lane::new(&device, "fills"));
         let pool = Pool::new(config.threads)?;
         // Their memory is reserved: the table never grows.
-        let sequences = Sequences { live: Slab::with_capacity(config.max_sequences), generation: 0 };
+        let sequences = Slab::with_capacity(config.max_sequences);
         let moves = MoveEvents::create(config.move_events)?;
         let mut cache = Self {
             config,
@@ -202,19 +195,19 @@ impl Cache {
     pub(crate) fn insert(&self, state: SequenceState) -> Result<SequenceId, Error> {
         let mut sequences = self.sequences.lock();
         let max_sequences = self.config.max_sequences;
-        if sequences.live.len() >= max_sequences {
+        if sequences.len() >= max_sequences {
             return Err(Error::TooManySequences { max_sequences });
         }
-        sequences.generation = sequences.generation.wrapping_add(1).max(1);
-        let generation = sequences.generation;
-        let slot = sequences.live.insert(Entry { generation, state: Some(Box::new(state)) });
-        Ok(SequenceId { slot: slot as u32, generation })
+        let entry = sequences.vacant_entry();
+        let id = SequenceId::fresh(entry.key() as u32);
+        entry.insert(Entry { generation: id.generation, state: Some(Box::new(state)) });
+        Ok(id)
     }
 
     /// Takes a sequence out for exclusive use.
     pub(crate) fn take(&self, id: SequenceId) -> Result<Box<SequenceState>, Error> {
         let mut sequences = self.sequences.lock();
-        match sequences.live.get_mut(id.slot as usize) {
+        match sequences.get_mut(id.slot as usize) {
             Some(entry) if entry.generation == id.generation => entry.state.take().ok_or(Error::BusySequence(id)),
             _ => Err(Error::UnknownSequence(id)),
         }
@@ -222,7 +215,7 @@ impl Cache {
 
     /// Puts a sequence back that [`Cache::take`] gave out.
     pub(crate) fn put_back(&self, id: SequenceId, state: Box<SequenceState>) {
-        if let Some(entry) = self.sequences.lock().live.get_mut(id.slot as usize)
+        if let Some(entry) = self.sequences.lock().get_mut(id.slot as usize)
             && entry.generation == id.generation
         {
             entry.state = Some(state);
@@ -242,7 +235,7 @@ impl Cache {
 
     /// Asks a sequence that no step holds, in place: a thread that asks does not make it busy for another.
     pub(crate) fn ask<T>(&self, id: SequenceId, what: impl FnOnce(&SequenceState) -> T) -> Result<T, Error> {
-        match self.sequences.lock().live.get(id.slot as usize) {
+        match self.sequences.lock().get(id.slot as usize) {
             Some(entry) if entry.generation == id.generation => {
                 entry.state.as_deref().map(what).ok_or(Error::BusySequence(id))
             }
@@ -321,7 +314,7 @@ impl Cache {
     pub fn release(&self, id: SequenceId) -> Result<(), Error> {
         let _turn = self.turn.lock();
         let state = self.take(id)?;
-        self.sequences.lock().live.try_remove(id.slot as usize);
+        self.sequences.lock().try_remove(id.slot as usize);
         self.end(state.tables)
     }
 
@@ -562,13 +555,13 @@ impl Cache {
     pub(crate) fn held(&self) -> (usize, usize, usize) {
         let sequences = self.sequences.lock();
         let (mut busy, mut tokens) = (0, 0);
-        for (_, entry) in &sequences.live {
+        for (_, entry) in &*sequences {
             match &entry.state {
                 Some(state) => tokens += state.len(),
                 None => busy += 1,
             }
         }
-        (sequences.live.len(), busy, tokens)
+        (sequences.len(), busy, tokens)
     }
 
     pub(crate) fn return_workspace(&self, work: Box<Workspace>) {

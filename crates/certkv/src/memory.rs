@@ -42,7 +42,7 @@ impl Cache {
             memory.host += group.host_bytes(used(&group.pools.host));
             memory.host += group.sizes.of_packed(used(&group.pools.swap));
         }
-        for (_, entry) in &self.sequences.lock().live {
+        for (_, entry) in &*self.sequences.lock() {
             if let Some(state) = &entry.state {
                 memory.tokens += state.len();
                 memory.tables += state.bytes();

@@ -294,8 +294,16 @@ fn sequences_that_are_unknown_stale_busy_or_named_twice_are_refused() {
     let b = cache.create().unwrap();
     cache.release(b).unwrap();
     let of = |sequence| Chunk { sequence, tokens: 1 };
-    let strangers =
-        [b, SequenceId::from_bits(0), SequenceId::from_bits(u64::MAX), SequenceId { slot: 999, generation: 1 }];
+    // What another cache of the process gave out, for the place that `a` has here.
+    let (_other, foreign, ..) = filled();
+    assert!(foreign.slot == a.slot && foreign != a);
+    let strangers = [
+        b,
+        foreign,
+        SequenceId::from_bits(0),
+        SequenceId::from_bits(u64::MAX),
+        SequenceId { slot: 999, generation: 1 },
+    ];
     for id in strangers {
         assert!(matches!(cache.begin(&[of(a), of(id)]), Err(Error::UnknownSequence(x)) if x == id));
         assert!(matches!(cache.len(id), Err(Error::UnknownSequence(_))));

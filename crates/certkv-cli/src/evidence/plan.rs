@@ -56,18 +56,18 @@ impl Sizes {
     /// What shows that everything runs.
     pub const QUICK: Self = Self {
         windows: 1,
-        length: 512,
+        length: 320,
         scored: 8,
         witness: 4,
         needles: 1,
-        logits: 383,
+        logits: 255,
         smart: [1024, 34],
         instances: 50,
-        spherical: [384, 512],
+        spherical: [256, 320],
         spherical_windows: 1,
         answers: [1, 2],
         books: 2,
-        calibration: 512,
+        calibration: 384,
     };
 }
 

@@ -64,8 +64,6 @@ pub struct GpuCache {
     /// By group of layers.
     pub(super) pools: Vec<Pools>,
     pub(super) sequences: Slab<Entry>,
-    /// Generation of the next sequence.
-    generation: u32,
     pub(super) mirror: Mirror,
     pub(super) ring: Ring,
     pub(super) ledger: Arc<Ledger>,
@@ -167,7 +165,6 @@ impl GpuCache {
             ring: Ring::new(core.staging.clone(), s.staging_slot),
             pools,
             sequences: Slab::with_capacity(s.rows),
-            generation: 0,
             ledger,
             kernel: Kernel::new(&config.geometry, &layouts[0], certkv_kernel::Arch::detect())?,
             pool: Pool::new(config.threads)?,
@@ -242,13 +239,12 @@ impl GpuCache {
         if self.sequences.len() >= max_sequences {
             return Err(Error::TooManySequences { max_sequences });
         }
-        self.generation = self.generation.wrapping_add(1).max(1);
-        let generation = self.generation;
         let slot = self.sequences.vacant_key();
         self.core.accept(slot)?;
         self.unlearn(slot)?;
-        self.sequences.insert(Entry { generation, tables });
-        Ok(SequenceId { slot: slot as u32, generation })
+        let id = SequenceId::fresh(slot as u32);
+        self.sequences.insert(Entry { generation: id.generation, tables });
+        Ok(id)
     }
 
     /// A new row has no history.

@@ -1,9 +1,9 @@
-//! What is promoted of a row is forgotten where its blocks come again, and is kept where none has gone.
+//! What is promoted of a row is forgotten where its blocks come again, and is kept where none has gone; no cache knows another's rows.
 use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, FORGOTTEN, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Chunk, SequenceId, Window};
+use certkv::{Chunk, Error, SequenceId, Window};
 use std::sync::atomic::Ordering;
 
 fn cache(compiler: &Compiler, windows: Vec<Option<Window>>) -> GpuCache {
@@ -64,4 +64,20 @@ fn rows_of_passed_windows_are_forgotten_where_they_begin_anew() {
         assert_eq!(next.slot, id.slot);
         assert_eq!(step(&mut cache, next, 1), 1 << id.slot, "released: {released}");
     }
+}
+
+#[test]
+fn ids_of_another_cache_are_unknown() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let (mut here, mut there) = (cache(compiler, Vec::new()), cache(compiler, Vec::new()));
+    let [own, foreign] = [&mut here, &mut there].map(|cache| cache.create().expect("a sequence"));
+    assert_eq!(own.slot, foreign.slot);
+    let unknown = |found: Option<Error>| assert!(matches!(found, Some(Error::UnknownSequence(id)) if id == foreign));
+    unknown(here.len(foreign).err());
+    unknown(here.fork(foreign).err());
+    unknown(here.truncate(foreign, 0).err());
+    unknown(here.begin(&[Chunk { sequence: foreign, tokens: 1 }]).err());
+    unknown(here.release(foreign).err());
+    assert_eq!((here.len(own).expect("a length"), there.len(foreign).expect("a length")), (0, 0));
 }

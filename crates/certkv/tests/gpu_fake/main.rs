@@ -98,7 +98,7 @@ const SEED: u64 = 0x5eed_cafe_0002;
 
 /// Lives with two faults.
 fn pairs() -> usize {
-    every().map_or(50, |every| 6000 / every)
+    every().map_or(15, |every| 6000 / every)
 }
 
 /// Names of the calls of a life without a fault.
@@ -109,11 +109,11 @@ fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
     fake.trace()
 }
 
-/// Calls to be failed: one in three strides, or in [`every`], and the first and last of each function.
+/// Calls to be failed: one in eight strides, or in [`every`], and the first and last of each function.
 fn chosen(names: &[&'static str], stride: usize) -> Vec<usize> {
     let edge = |i: &usize| names[..*i].contains(&names[*i]) && names[i + 1..].contains(&names[*i]);
     let every = every();
-    let taken = |i: &usize| every.map_or(i.is_multiple_of(3 * stride), |every| (i + stride).is_multiple_of(every));
+    let taken = |i: &usize| every.map_or(i.is_multiple_of(8 * stride), |every| (i + stride).is_multiple_of(every));
     (0..names.len()).filter(|i| taken(i) || !edge(i)).collect()
 }
 
