@@ -1,6 +1,6 @@
 //! Who decides levels, beside one width for all blocks, at equal bytes, on the reference model: the error of outputs from codes alone, and the bytes
 //! that a certified step reads. Every cache is given the same rows and queries: those of the model over exact attention. `certkv eval --sweep`
-//! has the same with intervals, for one ladder; this one takes any.
+//! has the same with intervals, for one ladder; this one takes any. A step's time is that of its appends and attention, with nothing of the model.
 //!
 //! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...] [BYTES,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
 //! of 8, 4, 3 and 2 bits if not given. SmartKV, retention and the bound's budget have as many bytes as each level but the first and the last for all
@@ -87,10 +87,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let high = c.errors[c.errors.len() * 95 / 100];
         let stored = c.stored.iter().sum::<f64>() / c.stored.len() as f64;
         let read = c.read_bytes() / prompt as f64;
+        let [step, control] = c.spent.map(|spent| spent.as_secs_f64() / (tokens.len() - prompt) as f64);
         println!(
             "{:48} stored {stored:6.1} bytes a token and layer; relative error mean {mean:.4}, 95% {high:.4}; read {read:6.1} bytes a prompt \
-             token and KV head; {} blocks changed",
-            c.name, c.changed
+             token and KV head; {} blocks changed; a step {:.2} ms, the controller {:.2}% of it",
+            c.name,
+            c.changed,
+            1e3 * step,
+            100.0 * control / step
         );
     }
     Ok(())

@@ -171,7 +171,7 @@ fn what_is_shown_is_what_was_promised() {
     // Soundness of all outputs that were recomputed, in both ways of every format.
     let sections = &e.sections;
     for t in &sections[0].tables {
-        assert_eq!(t.rows.len(), 25);
+        assert_eq!(t.rows.len(), 34);
         for row in &t.rows {
             assert!(value(t, &row.name, "checked") > 0.0 && value(t, &row.name, "beyond the bound") == 0.0, "{row:?}");
             assert!(value(t, &row.name, "bound / error, median") >= 1.0, "{row:?}");

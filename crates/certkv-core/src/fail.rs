@@ -46,8 +46,8 @@ mod armed {
     struct Registry {
         counts: Vec<(&'static str, u64)>,
         hits: u64,
-        fail_at: Option<u64>,
-        fired: Option<&'static str>,
+        fail_at: Vec<u64>,
+        fired: Vec<&'static str>,
     }
 
     thread_local! {
@@ -62,8 +62,8 @@ mod armed {
                 Some((_, n)) => *n += 1,
                 None => r.counts.push((point, 1)),
             }
-            if r.fail_at == Some(r.hits) {
-                r.fired = Some(point);
+            if r.fail_at.contains(&r.hits) {
+                r.fired.push(point);
                 return Err(InjectedFault { point });
             }
             Ok(())
@@ -72,12 +72,22 @@ mod armed {
 
     /// Clears all counts of this thread and makes the `nth` hit from now on fail (1-based); `None` disarms.
     pub fn arm(nth: Option<u64>) {
-        REGISTRY.with_borrow_mut(|r| *r = Registry { fail_at: nth, ..Registry::default() });
+        arm_all(nth.as_slice());
     }
 
-    /// The point that failed since the last [`arm`], if any.
+    /// [`arm`] for several hits, in any order.
+    pub fn arm_all(nths: &[u64]) {
+        REGISTRY.with_borrow_mut(|r| *r = Registry { fail_at: nths.to_vec(), ..Registry::default() });
+    }
+
+    /// The point that failed last since the last [`arm`], if any.
     pub fn fired() -> Option<&'static str> {
-        REGISTRY.with_borrow(|r| r.fired)
+        REGISTRY.with_borrow(|r| r.fired.last().copied())
+    }
+
+    /// All points that failed since the last [`arm`], in order.
+    pub fn all_fired() -> Vec<&'static str> {
+        REGISTRY.with_borrow(|r| r.fired.clone())
     }
 
     /// Hits per point of this thread since the last [`arm`].
@@ -101,6 +111,9 @@ mod tests {
         let results: Vec<bool> = (0..3).map(|_| fail_point!("core.test").is_ok()).collect();
         assert_eq!(results, [true, false, true]);
         assert_eq!((fired(), counts(), hits()), (Some("core.test"), vec![("core.test", 3)], 3));
+        arm_all(&[3, 1]);
+        let results: Vec<bool> = (0..4).map(|_| fail_point!("core.test").is_ok()).collect();
+        assert_eq!((results, all_fired().len()), (vec![false, true, false, true], 2));
         arm(None);
     }
 }

@@ -23,14 +23,28 @@ pub enum Bug {
     B7,
     /// An old name finds what took its place.
     B8,
+    /// A key leaves out a field that changes what a page holds.
+    B9,
+    /// A short hash is taken for what was hashed.
+    B10,
+    /// One tenant finds what another one cached.
+    B11,
     /// A row that nobody wrote takes part.
     B12,
     /// An offset is computed in 32 bits.
     B14,
+    /// What is laid out one way is read another way.
+    B16,
     /// Codes and scales are not of the same block.
     B17,
     /// A copy failed and nobody looks.
     B18,
+    /// Pages that a failed call took are nobody's.
+    B19,
+    /// An id is taken for its place, whoever lives there.
+    B22,
+    /// Contents that have changed are taken for those that were sealed.
+    B23,
     /// A block is named on its new page before its codes are complete.
     B26,
     /// The page that a block leaves goes while others still read it.
@@ -44,7 +58,7 @@ pub enum Bug {
 }
 
 /// All of them.
-pub const BUGS: [Bug; 17] = [
+pub const BUGS: [Bug; 24] = [
     Bug::B1,
     Bug::B2,
     Bug::B3,
@@ -53,10 +67,17 @@ pub const BUGS: [Bug; 17] = [
     Bug::B6,
     Bug::B7,
     Bug::B8,
+    Bug::B9,
+    Bug::B10,
+    Bug::B11,
     Bug::B12,
     Bug::B14,
+    Bug::B16,
     Bug::B17,
     Bug::B18,
+    Bug::B19,
+    Bug::B22,
+    Bug::B23,
     Bug::B26,
     Bug::B27,
     Bug::B28,
@@ -92,7 +113,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 17] = [
+    pub(super) const ALWAYS: [(Bug, bool); 24] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -101,10 +122,17 @@ mod armed {
         (Bug::B6, cfg!(feature = "planted_b6")),
         (Bug::B7, cfg!(feature = "planted_b7")),
         (Bug::B8, cfg!(feature = "planted_b8")),
+        (Bug::B9, cfg!(feature = "planted_b9")),
+        (Bug::B10, cfg!(feature = "planted_b10")),
+        (Bug::B11, cfg!(feature = "planted_b11")),
         (Bug::B12, cfg!(feature = "planted_b12")),
         (Bug::B14, cfg!(feature = "planted_b14")),
+        (Bug::B16, cfg!(feature = "planted_b16")),
         (Bug::B17, cfg!(feature = "planted_b17")),
         (Bug::B18, cfg!(feature = "planted_b18")),
+        (Bug::B19, cfg!(feature = "planted_b19")),
+        (Bug::B22, cfg!(feature = "planted_b22")),
+        (Bug::B23, cfg!(feature = "planted_b23")),
         (Bug::B26, cfg!(feature = "planted_b26")),
         (Bug::B27, cfg!(feature = "planted_b27")),
         (Bug::B28, cfg!(feature = "planted_b28")),

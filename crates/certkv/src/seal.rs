@@ -3,6 +3,7 @@ use crate::group::SEAL_BYTES;
 use certkv_core::{
     PageId, RecordLayout,
     hash::{hash64, splitmix64},
+    planted,
 };
 
 const MAGIC: [u8; 8] = *b"CERTKVP1";
@@ -130,6 +131,7 @@ impl Seal {
     /// [`SealError`].
     pub(crate) fn check(self, page: &[u8]) -> Result<(), SealError> {
         let found = Self { digest: 0, ..Self::read(page)? };
+        let found = if planted!(B16) { Self { format: self.format, ..found } } else { found };
         if found == (Self { digest: 0, ..self }) { Ok(()) } else { Err(SealError::Another) }
     }
 
@@ -146,7 +148,7 @@ impl Seal {
         let word = |i: usize| head[i..i + 4].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
         let long = |i: usize| u64::from(word(i + 4)) << 32 | u64::from(word(i));
         let (sealed, found) = (long(48), digest(records));
-        if sealed != found {
+        if sealed != found && !planted!(B23) {
             return Err(SealError::Digest { sealed, found });
         }
         Ok(Self {

@@ -1,13 +1,17 @@
 //! Every fault point of a fixed script is made to fail once: allocations, page requests, copies, fences. Each time the
 //! script meets a typed error or none at all, and afterwards the cache still works: committed originals are there bit
-//! for bit, another step is within its bounds, and no page is left when everything is released.
+//! for bit, another step is within its bounds, and no page is left when everything is released. Then two at a time, drawn at random:
+//! `CERTKV_FAULT_PAIRS` says how many pairs.
 mod common;
 
 use certkv::{Cache, Certified, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
-use certkv_core::fail::{arm, counts, fired, hits};
+use certkv_core::fail::{all_fired, arm, arm_all, counts, fired, hits};
 use certkv_testkit::generate::Rng;
 use common::{Model, decode_faults, original_faults, random_queries, random_rows, step};
 use std::collections::BTreeMap;
+
+/// Most that are injected in a run.
+const FAULTS: usize = 2;
 
 /// The script's sequences beside the model; an operation that fails leaves the model as it was.
 struct Run {
@@ -58,7 +62,7 @@ impl Run {
         }
     }
 
-    /// Appends `rows`; a layer that was refused is appended once more in the same step, which one fault cannot stop.
+    /// Appends `rows`; a layer that was refused is appended once more in the same step: a single fault costs no rows.
     fn fill_stubbornly(&mut self, sequence: SequenceId, rows: &Model) -> Result<(), Error> {
         let mut begun = self.cache.begin(&[Chunk { sequence, tokens: rows.len(&self.geometry) }])?;
         for layer in 0..self.geometry.layers {
@@ -122,11 +126,13 @@ impl Run {
         if !out {
             return;
         }
-        let back = self.cache.swap_in(id);
-        if self.note(back).is_none() {
-            // One fault was injected, and it is over.
-            assert!(self.cache.is_swapped_out(id).unwrap());
-            self.cache.swap_in(id).unwrap();
+        // Until what was injected is over.
+        for left in (0..=FAULTS).rev() {
+            let back = self.cache.swap_in(id);
+            if self.note(back).is_some() {
+                return;
+            }
+            assert!(left > 0 && self.cache.is_swapped_out(id).unwrap());
         }
     }
 
@@ -222,7 +228,8 @@ fn sweep(name: &str, device: SimOptions, scratch: [usize; 2]) {
             }
         }
     }
-    let executed: u64 = outcomes.values().flatten().sum();
+    let paired = pairs(device, total, &bits);
+    let executed: u64 = outcomes.values().flatten().sum::<u64>() + paired;
     for (point, n) in &reached {
         let [failed, absorbed] = outcomes.get(point).copied().unwrap_or_default();
         println!(
@@ -238,8 +245,38 @@ fn sweep(name: &str, device: SimOptions, scratch: [usize; 2]) {
     let flip = model.values[1].len() - 1;
     model.values[1][flip] ^= 1;
     let caught = u8::from(original_faults(&control.cache, id, &model) == 1);
+    println!("{name}: {paired} runs with two faults");
     println!("GATE {name} executed={executed} failed=0 controls={caught}/1 seed=0x3");
-    assert!(executed >= 150 && caught == 1);
+    assert!(executed >= 150 + paired && caught == 1);
+}
+
+/// Runs with two of `total` fault points; those in which both were reached.
+fn pairs(device: (SimOptions, [usize; 2]), total: u64, bits: &[u32]) -> u64 {
+    let asked = std::env::var("CERTKV_FAULT_PAIRS").ok().and_then(|n| n.parse().ok());
+    let (mut r, mut both) = (Rng::new(total), 0);
+    for _ in 0..asked.unwrap_or(60) {
+        let two = [(); FAULTS].map(|()| 1 + r.below(total as usize) as u64);
+        arm_all(&two);
+        let run = Run::new(device).map(|mut run| {
+            run.script();
+            run
+        });
+        let points = all_fired();
+        arm(None);
+        both += u64::from(points.len() == FAULTS);
+        let context = format!("hits {two:?}, {points:?}");
+        match run {
+            Err(e) => assert!(is_injected(&e) && points.len() == 1, "{context}: {e}"),
+            Ok(run) => {
+                let typed = run.errors.iter().filter(|e| is_injected(e)).count();
+                assert!(typed == run.errors.len() && typed <= points.len(), "{context}: {:?}", run.errors);
+                assert!(typed > 0 || run.bits == bits, "{context}: other outputs");
+                run.survives(&context);
+            }
+        }
+    }
+    assert!(asked == Some(0) || both > 0);
+    both
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Random operations against a plain model: rows in vectors, attention in `f64`. Whatever happens - chunks of any size,
 //! forks, truncations, dropped steps, refused rows, exhausted pages - the cache holds the model's rows bit for bit, and
 //! decode outputs are within their bounds of exact attention over what of them is visible: some worlds have layers with windows, others
-//! blocks that change their levels, which the model knows.
+//! blocks that change their levels, which the model knows. Now and then an allocation, a page, a copy or a fence of an operation fails:
+//! that is a typed error, or nobody's. What is reserved is what was planned, and what is used is within it, after every operation.
 //! `CERTKV_MODEL_OPS` sets how many operations a seed has, `CERTKV_MODEL_SEED` what is added to the seeds: long runs add up from other ones.
 //!
 //! Long because the driver's verbs share one world and one tally.
@@ -12,6 +13,7 @@ use certkv::{
     BoundBudget, Cache, CheckReport, Chunk, Config, Control, Error, Eviction, Geometry, Level, Mode, Policy,
     PrefixConfig, PrefixScope, PrefixSecret, Retention, SequenceId, Side, SimOptions, SmartKv, Window,
 };
+use certkv_core::fail;
 use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
@@ -53,14 +55,27 @@ struct Tally {
     returned: u64,
     refused: u64,
     exhausted: u64,
+    injected: u64,
+    typed: u64,
     changed: u64,
     controlled: u64,
     planted: u64,
     caught: u64,
 }
 
+/// Whether an error is what an injected fault became, at once or when a copy was waited for.
+fn is_injected(error: &Error) -> bool {
+    match error {
+        Error::Shortened { cause, .. } => is_injected(cause),
+        other => ["injected fault", "copies failed"].iter().any(|words| other.to_string().contains(words)),
+    }
+}
+
 struct World {
     cache: Arc<Cache>,
+    /// Bytes that the cache reserved when it was made, and what it may reserve later, in tables, for cached prefixes.
+    reserved: [usize; 4],
+    later: usize,
     geometry: Geometry,
     /// Block sizes of its KV groups.
     blocks: Vec<usize>,
@@ -115,10 +130,12 @@ impl World {
             device,
             ..Config::new(geometry, max_tokens)
         };
-        let blocks = pair.map(|format| format.block).to_vec();
+        let (blocks, later) = (pair.map(|format| format.block).to_vec(), config.plan().unwrap().later);
         let cache = Arc::new(Cache::new(config).unwrap());
         let eager = device.mode == Mode::Eager;
         World {
+            reserved: cache.reserved().0,
+            later,
             cache,
             geometry,
             blocks,
@@ -172,9 +189,11 @@ impl World {
             device,
             ..Config::new(geometry, max_tokens).with_levels(ladder.iter().enumerate().map(level).collect())
         };
-        let block = config.levels[0].format.block;
+        let (block, later) = (config.levels[0].format.block, config.plan().unwrap().later);
         let cache = Arc::new(Cache::new(config).unwrap());
         World {
+            reserved: cache.reserved().0,
+            later,
             cache,
             geometry,
             blocks: vec![block; 4],
@@ -258,6 +277,12 @@ impl World {
         }
     }
 
+    /// An error that no operation may have but for a fault.
+    fn unexpected(&mut self, what: &str, error: &Error) {
+        self.tally.typed += u64::from(is_injected(error));
+        self.expect(is_injected(error), &format!("{what}: {error}"));
+    }
+
     fn len(&self, i: usize) -> usize {
         self.live[i].1.len(&self.geometry)
     }
@@ -280,7 +305,7 @@ impl World {
                 let full = self.live.len() == max_sequences;
                 self.expect(full, "refused a sequence that fits");
             }
-            Err(e) => self.expect(false, &format!("create: {e}")),
+            Err(e) => self.unexpected("create", &e),
         }
     }
 
@@ -291,7 +316,7 @@ impl World {
             match self.cache.swap_out(self.live[i].0) {
                 Ok(_) => self.tally.swapped += 1,
                 Err(Error::CapacityExhausted { class: "swap", .. }) => self.tally.exhausted += 1,
-                Err(e) => self.expect(false, &format!("swap_out: {e}")),
+                Err(e) => self.unexpected("swap_out", &e),
             }
         } else if self.r.chance(0.5) {
             self.bring(i);
@@ -322,7 +347,7 @@ impl World {
                 let wrong = self.must_fit(&self.lens()) && !class.starts_with("level");
                 self.expect(!wrong, "refused a return whose pages were there");
             }
-            Err(e) => self.expect(false, &format!("swap_in: {e}")),
+            Err(e) => self.unexpected("swap_in", &e),
         }
         false
     }
@@ -353,7 +378,7 @@ impl World {
                 let wrong = self.must_fit(&lens);
                 return self.expect(!wrong, "refused a step whose pages were there");
             }
-            Err(e) => return self.expect(false, &format!("begin: {e}")),
+            Err(e) => return self.unexpected("begin", &e),
         };
         let mut all = Model::new(&self.geometry);
         rows.iter().for_each(|rows| all.append(rows));
@@ -379,8 +404,9 @@ impl World {
                 return;
             }
             if let Err(e) = begun.append_bits(layer, &all.keys[layer], &all.values[layer]) {
-                complaints.push(format!("append: {e}"));
-                break;
+                drop(begun);
+                complaints.iter().for_each(|c| self.expect(false, c));
+                return self.unexpected("append", &e);
             }
             if !self.r.chance(0.4) {
                 continue;
@@ -388,8 +414,9 @@ impl World {
             let queries = random_queries(&self.geometry, tokens, &mut self.r);
             let mut answer = Answer::new(&self.geometry, tokens);
             if let Err(e) = begun.attend(layer, &queries, &mut answer.out, &mut answer.certificates) {
-                complaints.push(format!("attend: {e}"));
-                break;
+                drop(begun);
+                complaints.iter().for_each(|c| self.expect(false, c));
+                return self.unexpected("attend", &e);
             }
             let mut at = 0;
             for (&i, rows) in chosen.iter().zip(&rows) {
@@ -399,10 +426,11 @@ impl World {
                 at += rows.len(&self.geometry);
             }
         }
-        if let Err(e) = begun.finish() {
-            complaints.push(format!("finish: {e}"));
-        }
+        let finished = begun.finish();
         complaints.iter().for_each(|c| self.expect(false, c));
+        if let Err(e) = finished {
+            return self.unexpected("finish", &e);
+        }
         for (&i, rows) in chosen.iter().zip(&rows) {
             self.live[i].1.append(rows);
         }
@@ -474,7 +502,9 @@ impl World {
                     [Ok(a), Ok(b)] => self.expect(a == b, "fork and parent disagree"),
                     [Err(Error::CapacityExhausted { .. } | Error::TooLong { .. }), _]
                     | [_, Err(Error::CapacityExhausted { .. } | Error::TooLong { .. })] => self.tally.exhausted += 1,
-                    [a, b] => self.expect(false, &format!("fork: {:?} {:?}", a.err(), b.err())),
+                    answers => {
+                        answers.iter().filter_map(|a| a.as_ref().err()).for_each(|e| self.unexpected("a decode", e));
+                    }
                 }
             }
             Err(Error::TooManySequences { .. }) => {}
@@ -485,7 +515,7 @@ impl World {
                 let wrong = self.must_fit(&lens) && self.live.len() < self.cache_slots();
                 self.expect(!wrong, "refused a fork whose pages were there");
             }
-            Err(e) => self.expect(false, &format!("fork: {e}")),
+            Err(e) => self.unexpected("fork", &e),
         }
     }
 
@@ -529,6 +559,15 @@ impl World {
                 }
             }
             Err(Error::Length { .. }) => self.expect(to > len, "refused a cut inside the sequence"),
+            Err(Error::Shortened { len: left, cause }) => {
+                self.expect(left <= to, "cut to more than was asked for");
+                let geometry = self.geometry;
+                self.live[i].1.truncate(&geometry, left);
+                if let Some(levels) = self.levels.get_mut(&id) {
+                    levels.retain(|(_, block), _| *block < left / self.blocks[0]);
+                }
+                self.unexpected("truncate", &cause);
+            }
             Err(Error::WindowPassed { asked, least, within }) => {
                 let passed = asked == to && within < to && to < least && self.windows != [None; 4];
                 self.expect(passed, "refused a cut whose window is there");
@@ -538,7 +577,7 @@ impl World {
                 let wrong = self.must_fit(&self.lens());
                 self.expect(!wrong, "refused a cut whose pages were there");
             }
-            Err(e) => self.expect(false, &format!("truncate: {e}")),
+            Err(e) => self.unexpected("truncate", &e),
         }
     }
 
@@ -561,7 +600,7 @@ impl World {
                     self.library.push((circle, model));
                 }
             }
-            Err(e) => self.expect(false, &format!("publish: {e}")),
+            Err(e) => self.unexpected("publish", &e),
         }
         if self.library.len() > 8 {
             self.library.swap_remove(0);
@@ -588,7 +627,7 @@ impl World {
                 }
             }
             Err(Error::TooManySequences { .. }) => {}
-            Err(e) => self.expect(false, &format!("create_from: {e}")),
+            Err(e) => self.unexpected("create_from", &e),
         }
     }
 
@@ -606,6 +645,16 @@ impl World {
             let (stored, len) = (self.cache.len(self.live[i].0), self.len(i));
             self.expect(matches!(stored, Ok(n) if n == len), &format!("length {stored:?} should be {len}"));
         }
+        let (memory, tokens) = (self.cache.memory(), self.lens().iter().sum::<usize>());
+        self.expect(memory.tokens == tokens, &format!("{} tokens are told, of {tokens}", memory.tokens));
+        let (used, (now, _)) = ([memory.packed, memory.scratch, memory.tables, memory.host], self.cache.reserved());
+        let within = used.iter().zip(now).all(|(used, reserved)| *used <= reserved);
+        let [packed, scratch, tables, host] = self.reserved;
+        let kept = now == [packed, scratch, now[2], host] && (tables..=tables + self.later).contains(&now[2]);
+        self.expect(
+            within && kept,
+            &format!("{used:?} used of {now:?}, at first {:?} and {} more", self.reserved, self.later),
+        );
         if let Some(id) = self.released.last().copied() {
             let gone = matches!(self.cache.len(id), Err(Error::UnknownSequence(_)));
             self.expect(gone, "a released sequence answers");
@@ -656,17 +705,25 @@ impl World {
                 self.check();
                 continue;
             }
-            match self.r.below(22) {
+            let operation = self.r.below(22);
+            if operation == 7 && !self.live.is_empty() {
+                self.release();
+                self.check();
+                continue;
+            }
+            fail::arm(self.r.chance(0.1).then(|| 1 + self.r.below(40) as u64));
+            match operation {
                 _ if self.live.is_empty() => self.create(),
                 0 | 1 => self.create(),
                 2 | 3 => self.fork(),
                 4..=6 => self.truncate(),
-                7 => self.release(),
                 8 | 9 => self.publish(),
                 10 | 11 => self.resume(),
                 20 | 21 => self.swap(),
                 _ => self.step(),
             }
+            self.tally.injected += u64::from(fail::fired().is_some());
+            fail::arm(None);
             self.check();
         }
         for (id, model) in core::mem::take(&mut self.live) {
@@ -703,7 +760,8 @@ impl World {
             &format!("the capacity is not there after everything was released: {refilled:?}"),
         );
         let report = self.cache.check_report();
-        self.expect(report.findings() == 0 && report.failed_copies == 0, &format!("{report:?}"));
+        let failed = report.failed_copies;
+        self.expect(report.findings() == 0 && failed <= self.tally.injected, &format!("{report:?}"));
         (self.tally, report)
     }
 }
@@ -742,6 +800,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
             (&mut total.returned, t.returned),
             (&mut total.refused, t.refused),
             (&mut total.exhausted, t.exhausted),
+            (&mut total.injected, t.injected),
+            (&mut total.typed, t.typed),
             (&mut total.changed, t.changed),
             (&mut total.controlled, t.controlled),
             (&mut total.planted, t.planted),
@@ -753,7 +813,7 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} changed {} controlled {} device operations {ops}",
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} injected {} typed {} changed {} controlled {} device operations {ops}",
         t.decodes,
         t.prefills,
         t.forks,
@@ -767,6 +827,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
         t.returned,
         t.refused,
         t.exhausted,
+        t.injected,
+        t.typed,
         t.changed,
         t.controlled
     );
@@ -787,6 +849,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
         ("returned", t.returned),
         ("refused", t.refused),
         ("exhausted", t.exhausted),
+        ("injected", t.injected),
+        ("typed", t.typed),
     ] {
         assert!(n > 0, "no {name} happened");
     }

@@ -5,6 +5,7 @@ use certkv::{
     Cache, Certificate, Chunk, Config, Dtype, Error, Geometry, Level, Mode, Policy, SaveError, SaveScope, SequenceId,
     SimOptions, Window,
 };
+use certkv_core::fail;
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
 use std::io::{self, Read, Write};
@@ -431,6 +432,56 @@ fn a_file_appears_when_it_is_whole() {
     assert_eq!(original_faults(&cache, back, &model), 0);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing partial is left");
     assert!(matches!(cache.restore_file(&SCOPE, &folder), Err(Error::Save(_))));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Every call of the file system fails in turn, and with it every fault point of a save: the older file stays, nothing partial is left, and
+/// the next save succeeds.
+#[test]
+fn a_save_outlives_the_failure_of_any_call() {
+    let mut r = Rng::new(9);
+    let cache = Cache::new(config(300)).unwrap();
+    let (id, model) = lived(&cache, 75, &mut r);
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("save-faults-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("one.certkv");
+    std::fs::write(&path, "an older file").unwrap();
+    let mut failed = Vec::new();
+    for nth in 1.. {
+        fail::arm(Some(nth));
+        let done = cache.save_file(id, &SCOPE, &path);
+        let fired = fail::fired();
+        fail::arm(None);
+        let Some(point) = fired else {
+            done.unwrap();
+            break;
+        };
+        let e = done.expect_err(point);
+        assert!(e.to_string().contains("injected fault"), "{point}: {e}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"an older file", "{point}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{point} left something");
+        failed.push(point);
+    }
+    for point in ["save.create", "save.write", "save.sync", "save.rename"] {
+        assert!(failed.contains(&point), "{point} never failed: {failed:?}");
+    }
+    let live = cache.live_pages();
+    let mut opened = 0;
+    for nth in 1.. {
+        fail::arm(Some(nth));
+        let back = cache.restore_file(&SCOPE, &path);
+        let fired = fail::fired();
+        fail::arm(None);
+        let Some(point) = fired else {
+            assert_eq!(original_faults(&cache, back.unwrap(), &model), 0);
+            break;
+        };
+        let e = back.expect_err(point);
+        assert!(e.to_string().contains("injected fault"), "{point}: {e}");
+        assert_eq!(cache.live_pages(), live, "{point}");
+        opened += u64::from(point == "restore.open");
+    }
+    assert_eq!(opened, 1);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -4,18 +4,26 @@ use super::{
     data::{Axis, Cell, Chart, Figure, Line, Point, Section, Series, Show, Table, median_and_high},
 };
 use crate::{
+    calibrate,
     demo::defaults,
     engine::{Calibrations, CpuEngine},
     error::CliError,
     eval::{self, Mode, ModeOutcome, Models, Outcome, Plan, Policy, Work, score::Judging},
 };
+use certkv::spherical::{Codebooks, Tier};
 use certkv_core::Format;
+use std::sync::Arc;
 
 /// One format for each point that is asked about.
-pub(super) const FORMATS: [&str; 25] = [
+pub(super) const FORMATS: [&str; 34] = [
     defaults::FORMAT,
     "k8-v6g64-b64",
     "k8-v8g64-b64",
+    "k8-c4-b64",
+    "k4-v4g64-b64",
+    "k4-v4g64-b64-r4.4",
+    "k3-v3g64-b64",
+    "k2-v2g64-b64",
     "t8-v8g64-b64",
     "t6-v6g64-b64",
     "t4-v4g64-b64",
@@ -38,6 +46,10 @@ pub(super) const FORMATS: [&str; 25] = [
     "gtq3-tq3-b64",
     "gtq3-tq2-b64",
     "gtq2-tq2-b64",
+    "s1-v4g64-b64",
+    "s2-tq3-b64",
+    "s3-tq3-b64",
+    "k0-c0-b64",
 ];
 
 /// What every mode did with every window: one outcome for each window, so that intervals are over windows.
@@ -53,21 +65,37 @@ pub(super) fn run(setup: &Setup) -> Result<Runs, CliError> {
         modes.push(Mode::of(Policy::Packed, format, false));
         modes.push(Mode::of(Policy::Certified { tolerance: defaults::TOLERANCE }, format, false));
     }
+    let books = codebooks(setup)?;
     let mut bar = setup.progress.bar("codecs", 2 * setup.sizes.windows as u64);
     let mut windows = Vec::new();
     for (_, window) in setup.windows(Use::Codecs)? {
         let work = Work { prompts: Vec::new(), windows: vec![window] };
-        windows.push(evaluate(setup, modes.clone(), work)?);
+        windows.push(evaluate(setup, &books, modes.clone(), work)?);
         bar.advance(1);
     }
     bar.finish();
     Ok(Runs { windows })
 }
 
-/// One evaluation of the model, calibrated.
-pub(super) fn evaluate(setup: &Setup, modes: Vec<Mode>, work: Work) -> Result<Outcome, CliError> {
-    let mut engine = CpuEngine::new(setup.threads)
-        .calibrated(Calibrations { schemes: Some(setup.calibration.clone()), codebooks: Vec::new() });
+/// Directions of the tiers in [`FORMATS`], trained on what calibrations read, as a cache would be given them.
+fn codebooks(setup: &Setup) -> Result<Vec<Arc<Codebooks>>, CliError> {
+    let (heads, training) = (calibrate::key_heads(&setup.heads), setup.training(setup.seed));
+    let train = |tier| {
+        let books = calibrate::train(&setup.gather, &heads, tier, &training, || ())?;
+        Codebooks::new(heads, *setup.calibration.source(), tier, training, books).map(Arc::new)
+    };
+    Tier::ALL.into_iter().map(train).collect::<Result<_, _>>().map_err(CliError::refused)
+}
+
+/// One evaluation of the model, calibrated; `books` are of spherical keys.
+pub(super) fn evaluate(
+    setup: &Setup,
+    books: &[Arc<Codebooks>],
+    modes: Vec<Mode>,
+    work: Work,
+) -> Result<Outcome, CliError> {
+    let calibrations = Calibrations { schemes: Some(setup.calibration.clone()), codebooks: books.to_vec() };
+    let mut engine = CpuEngine::new(setup.threads).calibrated(calibrations);
     let plan = Plan {
         modes,
         base: work,
@@ -237,7 +265,9 @@ pub(super) fn section(setup: &Setup, runs: &Runs) -> Result<Section, CliError> {
         tables: vec![packed, certified],
         notes: vec![
             "Lines join formats that no other beats on both axes; these are named.".into(),
-            "Spherical keys are no format of a cache: not measured here. Their logits, and what the model makes of them, are below.".into(),
+            "Spherical keys (s1 to s3) are a format like others here, under the certificate; what they are worth without one is below. k0-c0 drops every full block \
+             and keeps its means; in k4-v4g64-b64-r4.4 the second half of the bits is read where a block asks for it."
+                .into(),
             "Bytes stored count everything in device memory, the open block, promoted originals and tables included: a short window has more of these a token than a long one.".into(),
         ],
     })

@@ -1,6 +1,7 @@
 //! Caches side by side: each is given the same rows and queries, those of a model over exact attention, and compared with it head by head.
 use crate::model::{Attention, AttentionError, Llama, ModelError, Pass, Rows};
 use certkv::{Cache, Certificate, Chunk, Config, Error, SequenceId, Step};
+use std::time::{Duration, Instant};
 
 /// Decode steps between looks at the bytes that pages take.
 const LOOK: usize = 16;
@@ -25,6 +26,8 @@ pub struct Contender {
     pub returned: u64,
     /// Blocks and layers times steps: what could have changed.
     pub held: u64,
+    /// Time of decode steps (appends and attention, nothing of the model), and of calls of the controller between them.
+    pub spent: [Duration; 2],
     /// Level of each block, and the one before, by layer.
     levels: Vec<Vec<[usize; 2]>>,
 }
@@ -51,6 +54,7 @@ impl Contender {
             changed: 0,
             returned: 0,
             held: 0,
+            spent: [Duration::ZERO; 2],
             levels,
         })
     }
@@ -76,7 +80,9 @@ impl Contender {
         if !self.controlled {
             return Ok(());
         }
+        let start = Instant::now();
         self.cache.control(self.sequence)?;
+        self.spent[1] += start.elapsed();
         for (layer, block) in self.blocks()? {
             let now = self.cache.level(self.sequence, layer, block)?;
             let known = &mut self.levels[layer];
@@ -146,6 +152,7 @@ struct Chunks<'a> {
 struct Seen<'a> {
     errors: &'a mut Vec<f64>,
     read: &'a mut [u64; 2],
+    spent: &'a mut Duration,
 }
 
 fn refused(error: Error) -> AttentionError {
@@ -161,9 +168,9 @@ impl Attention for All {
         let (mut steps, mut seen) = (Vec::new(), Vec::new());
         let first = self.contenders.first().ok_or(AttentionError::Order("nobody answers the model"))?;
         let geometry = *first.cache.geometry();
-        for Contender { cache, sequence, errors, read, .. } in &mut self.contenders {
+        for Contender { cache, sequence, errors, read, spent: [spent, _], .. } in &mut self.contenders {
             steps.push(cache.begin(&[Chunk { sequence: *sequence, tokens }]).map_err(refused)?);
-            seen.push(Seen { errors, read });
+            seen.push(Seen { errors, read, spent });
         }
         let (heads, group) = (geometry.q_heads, geometry.q_heads / geometry.kv_heads);
         Ok(Box::new(Chunks { steps, seen, length: &mut self.length, tokens, heads, group }))
@@ -177,6 +184,7 @@ fn norm(x: impl Iterator<Item = f64>) -> f64 {
 impl Pass for Chunks<'_> {
     fn attend(&mut self, layer: usize, k: &[f32], v: &[f32], q: &[f32], out: &mut [f32]) -> Result<(), AttentionError> {
         for (number, (step, seen)) in self.steps.iter_mut().zip(&mut self.seen).enumerate() {
+            let start = Instant::now();
             step.append(layer, k, v).map_err(refused)?;
             if number == 0 {
                 step.attend(layer, q, out, &mut []).map_err(refused)?;
@@ -184,6 +192,7 @@ impl Pass for Chunks<'_> {
                 let mut own = vec![0.0; out.len()];
                 let mut found = vec![Certificate::default(); self.heads];
                 step.attend(layer, q, &mut own, &mut found).map_err(refused)?;
+                *seen.spent += start.elapsed();
                 let dim = out.len() / self.heads;
                 for (a, b) in out.chunks_exact(dim).zip(own.chunks_exact(dim)) {
                     let off = norm(a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));

@@ -124,7 +124,7 @@ fn caches(setup: &Setup, runs: &Runs) -> Result<Table, CliError> {
     let mut trials = Vec::new();
     for prompt in prompts {
         let work = Work { prompts: vec![prompt], windows: Vec::new() };
-        let outcome = codecs::evaluate(setup, modes.clone(), work)?;
+        let outcome = codecs::evaluate(setup, &[], modes.clone(), work)?;
         trials.push(outcome.modes.into_iter().flat_map(|m| m.trials).collect::<Vec<_>>());
         bar.advance(1);
     }

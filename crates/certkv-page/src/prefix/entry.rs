@@ -137,7 +137,7 @@ impl<T> Entries<T> {
     }
 
     fn place_of(&self, name: u64) -> u64 {
-        name >> (64 - self.hash_bits)
+        name >> (64 - if planted!(B10) { 2 } else { self.hash_bits })
     }
 
     /// The entry of a block: `Err` if another one is in its place.
@@ -153,6 +153,9 @@ impl<T> Entries<T> {
 
     /// Whether an entry is that of a block: compared in full.
     fn is(&self, slot: u32, content: &Content<'_>) -> bool {
+        if planted!(B10) {
+            return true;
+        }
         let node = &self.nodes[slot as usize];
         (node.parent, node.root, node.marks) == (content.parent, content.root, content.marks)
             && self.tokens_of(slot) == content.tokens

@@ -2,6 +2,7 @@
 //!
 //! Each field goes in behind a tag of its own and its length, so that no two lists of fields have the same bytes; the
 //! hash is BLAKE3 keyed with a secret, so that nobody outside can aim for a collision or recognise a prompt by its key.
+use certkv_core::planted;
 use core::fmt;
 
 /// Version of the scheme: another one never meets this one's keys.
@@ -174,9 +175,9 @@ impl Chain {
         // Every field by name: one that is added to `Scope` and forgotten here does not compile.
         let Scope { domain, model, adapter, salt, layout, tolerance, first_position } = *scope;
         let mut fields = Fields::new(secret, tag::ROOT);
-        fields.field(tag::DOMAIN, domain);
+        fields.field(tag::DOMAIN, if planted!(B11) { &[] } else { domain });
         fields.field(tag::MODEL, model);
-        fields.optional(tag::ADAPTER, tag::NO_ADAPTER, adapter);
+        fields.optional(tag::ADAPTER, tag::NO_ADAPTER, adapter.filter(|_| !planted!(B9)));
         fields.optional(tag::SALT, tag::NO_SALT, salt);
         fields.field(tag::LAYOUT, layout);
         fields.field(tag::TOLERANCE, &tolerance.to_le_bytes());

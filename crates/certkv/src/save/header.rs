@@ -2,7 +2,7 @@
 use super::error::SaveError;
 use crate::Level;
 use crate::cache::Cache;
-use certkv_core::{Format, Geometry};
+use certkv_core::{Format, Geometry, planted};
 use certkv_page::Window;
 use core::fmt::Write;
 use core::ops::Range;
@@ -131,7 +131,7 @@ impl Header {
             if what == TOKENS && name == TOKENS {
                 return file.parse().map_err(|_| malformed("no number of tokens"));
             }
-            if (what, file) != (name, here) {
+            if (what, file) != (name, here) && !planted!(B16) {
                 let (file, here) = (file.to_owned(), here.clone());
                 // A line more there, or one more here.
                 let known = self.0.iter().any(|(known, _)| known == what);

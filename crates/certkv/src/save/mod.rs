@@ -25,7 +25,7 @@ use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
-use certkv_core::{PageId, span};
+use certkv_core::{InjectedFault, PageId, fail_point, span};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
@@ -318,6 +318,7 @@ impl Cache {
     /// # Errors
     /// As [`Cache::restore`].
     pub fn restore_file(&self, scope: &SaveScope<'_>, path: &Path) -> Result<SequenceId, Error> {
+        injected(fail_point!("restore.open"))?;
         let file = File::open(path).map_err(SaveError::from)?;
         self.restore(scope, &mut BufReader::with_capacity(1 << 20, file))
     }
@@ -334,10 +335,14 @@ pub(crate) fn into_file(
     name.push(format!(".{}-{:x}", std::process::id(), id.to_bits()));
     let partial = path.with_file_name(name);
     let written = || -> Result<u64, Error> {
+        injected(fail_point!("save.create"))?;
         let mut out = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(SaveError::from)?);
         let bytes = save(&mut out)?;
+        injected(fail_point!("save.write"))?;
         let file = out.into_inner().map_err(|e| SaveError::from(e.into_error()))?;
+        injected(fail_point!("save.sync"))?;
         file.sync_all().map_err(SaveError::from)?;
+        injected(fail_point!("save.rename"))?;
         fs::rename(&partial, path).map_err(SaveError::from)?;
         Ok(bytes)
     }();
@@ -346,4 +351,8 @@ pub(crate) fn into_file(
         let _ = fs::remove_file(&partial);
     }
     written
+}
+
+fn injected(point: Result<(), InjectedFault>) -> Result<(), SaveError> {
+    point.map_err(|fault| io::Error::other(fault).into())
 }

@@ -6,6 +6,8 @@ mod common;
 mod departs;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
+mod files;
+mod ids;
 #[path = "../gpu_fake/kernels.rs"]
 #[allow(dead_code, reason = "its controls belong to another gate")]
 mod kernels;
@@ -13,6 +15,7 @@ mod lane;
 #[allow(dead_code, reason = "what happened is another test's to judge")]
 mod levels;
 mod life;
+mod names;
 mod pages;
 mod rows;
 mod slots;
@@ -60,7 +63,7 @@ fn ordered(format: &str, seed: u64, work: impl FnOnce(&Gpu) -> Result<u64, Error
 /// Runs of a life: each is some forty operations.
 const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
 
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 24] = [
     check(Bug::B1, "order of a life's accesses", LIVES, life::run),
     check(Bug::B2, "order of a life's accesses", LIVES, life::run),
     check(Bug::B3, "order of a life's accesses", LIVES, life::run),
@@ -69,10 +72,17 @@ const CHECKS: [Check; 17] = [
     check(Bug::B6, "tags and originals of a life", LIVES, life::run),
     check(Bug::B7, "a second release", LIVES, pages::run),
     check(Bug::B8, "ids that a life meets", LIVES, life::run),
+    check(Bug::B9, "what prompts under another adapter find", 20, names::run),
+    check(Bug::B10, "what prompts of other tokens find", 20, names::run),
+    check(Bug::B11, "what prompts of another circle find", 20, names::run),
     check(Bug::B12, "bits under four fills of unwritten rows", LIVES, rows::run),
     check(Bug::B14, "bytes of slots 4 GiB apart", 4, slots::run),
+    check(Bug::B16, "files of a format of the same size", 4, files::run),
     check(Bug::B17, "a life's bounds", LIVES, life::run),
     check(Bug::B18, "tags of a life's sides", LIVES, life::run),
+    check(Bug::B19, "pages behind calls that fail", LIVES, pages::run_failing),
+    check(Bug::B22, "ids of the past and of another cache", 4, ids::run),
+    check(Bug::B23, "pages with a bit changed", 4, files::run_rot),
     check(Bug::B26, "tags and bounds of a life with levels", LIVES, levels::run),
     check(Bug::B27, "tags and pages of a life with levels", LIVES, levels::run),
     check(Bug::B28, "tags and codes of a life with levels that travels", LIVES, levels::run_travels),
