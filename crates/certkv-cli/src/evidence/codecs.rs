@@ -10,7 +10,8 @@ use crate::{
     error::CliError,
     eval::{self, Mode, ModeOutcome, Models, Outcome, Plan, Policy, Work, score::Judging},
 };
-use certkv::spherical::{Codebooks, Tier};
+use certkv::spherical::Codebooks;
+use certkv_codec::spherical::Tier;
 use certkv_core::Format;
 use std::sync::Arc;
 
