@@ -7,7 +7,7 @@ mod common;
 use certkv::{Cache, Certified, Chunk, Config, Error, Geometry, Mode, Policy, SequenceId, SimOptions};
 use certkv_core::fail::{all_fired, arm, arm_all, counts, fired, hits};
 use certkv_testkit::generate::Rng;
-use common::{Model, decode_faults, original_faults, random_queries, random_rows, step};
+use common::{Model, decode_faults, is_injected, original_faults, random_queries, random_rows, step};
 use std::collections::BTreeMap;
 
 /// Most that are injected in a run.
@@ -179,14 +179,6 @@ impl Run {
         assert_eq!(self.cache.live_pages(), 0, "{context}: leaked pages");
         let report = self.cache.check_report();
         assert_eq!(report.findings(), 0, "{context}: {report:?}");
-    }
-}
-
-/// Errors that an injected fault may become.
-fn is_injected(error: &Error) -> bool {
-    match error {
-        Error::Shortened { cause, .. } => is_injected(cause),
-        other => other.to_string().contains("injected fault") || other.to_string().contains("copies failed"),
     }
 }
 

@@ -18,7 +18,8 @@ use certkv_core::hash::splitmix64;
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
 use common::{
-    Answer, Model, decode_faults, exact, fill, original_faults, quick_rows, random_queries, random_rows, step,
+    Answer, Model, decode_faults, exact, fill, is_injected, original_faults, quick_rows, random_queries, random_rows,
+    step,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,14 +62,6 @@ struct Tally {
     controlled: u64,
     planted: u64,
     caught: u64,
-}
-
-/// Whether an error is what an injected fault became, at once or when a copy was waited for.
-fn is_injected(error: &Error) -> bool {
-    match error {
-        Error::Shortened { cause, .. } => is_injected(cause),
-        other => ["injected fault", "copies failed"].iter().any(|words| other.to_string().contains(words)),
-    }
 }
 
 struct World {

@@ -9,6 +9,7 @@ use certkv_core::fail;
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
 use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 
 const SCOPE: SaveScope<'_> = SaveScope { model: b"weights 7, theta 10000", key: None };
 
@@ -412,15 +413,21 @@ fn no_room_is_an_error_and_leaves_none_behind() {
     assert!(matches!(cache.save(id, &SCOPE, &mut Vec::new()), Err(Error::UnknownSequence(_))));
 }
 
+/// A folder of this process's own, and a file in it that a save may replace.
+fn an_older_file(name: &str) -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("one.certkv");
+    std::fs::write(&path, "an older file").unwrap();
+    (folder, path)
+}
+
 #[test]
 fn a_file_appears_when_it_is_whole() {
     let mut r = Rng::new(8);
     let cache = Cache::new(config(300)).unwrap();
     let (id, model) = lived(&cache, 75, &mut r);
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("save-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("one.certkv");
-    std::fs::write(&path, "an older file").unwrap();
+    let (folder, path) = an_older_file("save");
     let missing = cache.save_file(id, &SCOPE, &folder.join("no such folder/one.certkv"));
     assert!(matches!(missing, Err(Error::Save(SaveError::Io { kind: io::ErrorKind::NotFound, .. }))));
     let busy = cache.begin(&[Chunk { sequence: id, tokens: 1 }]).unwrap();
@@ -442,10 +449,7 @@ fn a_save_outlives_the_failure_of_any_call() {
     let mut r = Rng::new(9);
     let cache = Cache::new(config(300)).unwrap();
     let (id, model) = lived(&cache, 75, &mut r);
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("save-faults-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("one.certkv");
-    std::fs::write(&path, "an older file").unwrap();
+    let (folder, path) = an_older_file("save-faults");
     let mut failed = Vec::new();
     for nth in 1.. {
         fail::arm(Some(nth));

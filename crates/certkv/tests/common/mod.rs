@@ -199,3 +199,11 @@ pub(crate) fn original_faults(cache: &Cache, id: SequenceId, model: &Model) -> u
     }
     wrong
 }
+
+/// Whether an error is what an injected fault became, at once or when a copy was waited for.
+pub(crate) fn is_injected(error: &Error) -> bool {
+    match error {
+        Error::Shortened { cause, .. } => is_injected(cause),
+        other => ["injected fault", "copies failed"].iter().any(|words| other.to_string().contains(words)),
+    }
+}
