@@ -315,9 +315,15 @@ impl World {
             self.bring(i);
         } else {
             let id = self.live[i].0;
-            let refused = matches!(self.cache.fork(id), Err(Error::SwappedOut))
-                && matches!(self.cache.begin(&[Chunk { sequence: id, tokens: 1 }]), Err(Error::SwappedOut));
-            self.expect(refused, "a sequence that is away was forked or continued");
+            let forked = self.cache.fork(id).map(drop);
+            let begun = self.cache.begin(&[Chunk { sequence: id, tokens: 1 }]).map(drop);
+            for (done, result) in [("forked", forked), ("continued", begun)] {
+                match result {
+                    Err(Error::SwappedOut) => {}
+                    Ok(()) => self.expect(false, &format!("a sequence that is away was {done}")),
+                    Err(e) => self.unexpected(done, &e),
+                }
+            }
         }
     }
 
