@@ -1,8 +1,8 @@
 // Attention of chunks of queries over packed pages: each token of a chunk sees all before it, from codes, and its chunk up to itself, from originals.
 //
 // A CTA takes some tokens of a chunk with the query heads of one KV head, and goes over the blocks that they see: records first, then blocks
-// of staging. A block comes into shared memory once for all warps; each decodes it for its own queries, 32 of them (16 of 256 channels), into the registers
-// of products of halves. Memory beside the arguments is none: outputs stay in registers from the first block to the last. A certificate for every
+// of staging. A block comes into shared memory once for all warps, which decode it there, a share each, to operands of products of halves; each
+// then multiplies them with its own queries, 32 of them (16 of 256 channels). Memory beside the arguments is none: outputs stay in registers from the first block to the last. A certificate for every
 // query and head is computed where one is wanted.
 #include "machine.cuh"
 #include "extend/args.cuh"
@@ -19,32 +19,41 @@
 #include "extend/key_directions.cuh"
 #include "extend/certificate.cuh"
 
-// Starts to copy block `b` to a slot, if there is one. All threads.
-CKV_FN void fetch(const CkvExtendArgs& a, const Tile& t, u32 b, u8* slot) {
-    if (b < t.blocks) {
-        const u32 to = smem_addr(slot);
+// Starts to copy block `b` to slot number `slot`, if there is one: CODED of the records, else of the blocks of originals. All threads.
+template <bool CODED>
+CKV_FN void fetch(const CkvExtendArgs& a, const Tile& t, u32 b, u8* shared, int slot) {
+    if (b < (CODED ? t.packed : t.blocks)) {
+        const u32 to = smem_addr(shared + slot * (CODED ? RECORD_SLOT : ORIGINAL_SLOT));
         const int first = 16 * (int)threadIdx.x;
-        if (b < t.packed) {
+        if constexpr (CODED) {
             const u8* from = a.packed + ldg(a.table + (u64)t.chunk.row * a.table_stride + b) * a.page_stride + t.head * a.head_stride;
-            for (int at = first; at < CKV_RECORD; at += 16 * THREADS) cp_async16(to + slot_of(at), from + at);
+#pragma unroll
+            for (int at = 0; at < CKV_RECORD; at += 16 * THREADS) {
+                if (at + first < CKV_RECORD) cp_async16(to + at + first, from + at + first);
+            }
         } else {
             const u8* from = a.staged + (u64)(t.chunk.staged + b - t.packed) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
-            for (int at = first; at < 2 * SIDE_BYTES; at += 16 * THREADS) cp_async16(to + spread_out(at), from + at);
+#pragma unroll
+            for (int at = 0; at < ORIGINAL_SLOT; at += 16 * THREADS) {
+                if (at + first < ORIGINAL_SLOT) cp_async16(to + at + first, from + at + first);
+            }
         }
     }
     cp_async_commit();
 }
 
-// The blocks that a tile sees, in their order, and the slots that they get.
+// The records that a tile sees, or its blocks of originals, in their order, and the slots that they get.
 struct Line {
     u32 block, ahead;  // the one at hand; the next one to be asked for
     int slot;
 };
 
-CKV_FN Line begin(const CkvExtendArgs& a, const Tile& t, u8* shared) {
-    Line line = {seen_from(t, 0), seen_from(t, 0), 0};
+// From block `first` on.
+template <bool CODED>
+CKV_FN Line begin(const CkvExtendArgs& a, const Tile& t, u32 first, u8* shared) {
+    Line line = {seen_from(t, first), seen_from(t, first), 0};
 #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++) fetch(a, t, line.ahead, shared + i * SLOT), line.ahead = seen_from(t, line.ahead + 1);
+    for (int i = 0; i < STAGES - 1; i++) fetch<CODED>(a, t, line.ahead, shared, i), line.ahead = seen_from(t, line.ahead + 1);
     return line;
 }
 
@@ -54,12 +63,13 @@ CKV_FN void pass(const Tile& t, Line& line) {
 }
 
 // Waits for the block at hand, and asks for another in the place of the one before it. All threads.
-CKV_FN const u8* await(const CkvExtendArgs& a, const Tile& t, u8* shared, Line& line) {
+template <bool CODED>
+CKV_FN u8* await(const CkvExtendArgs& a, const Tile& t, u8* shared, Line& line) {
     u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
     if constexpr (STAGES == 1) {
         sync_threads();
         if (threadIdx.x < 2) norms[threadIdx.x] = 0;
-        fetch(a, t, line.block, shared);
+        fetch<CODED>(a, t, line.block, shared, 0);
         cp_async_wait<0>();
         sync_threads();
         return shared;
@@ -68,25 +78,33 @@ CKV_FN const u8* await(const CkvExtendArgs& a, const Tile& t, u8* shared, Line& 
     if (threadIdx.x < 2) norms[threadIdx.x] = 0;
     // It is there for every thread, and nobody is at the one before it.
     sync_threads();
-    fetch(a, t, line.ahead, shared + (line.slot == 0 ? STAGES - 1 : line.slot - 1) * SLOT);
+    fetch<CODED>(a, t, line.ahead, shared, line.slot == 0 ? STAGES - 1 : line.slot - 1);
     line.ahead = seen_from(t, line.ahead + 1);
-    return shared + line.slot * SLOT;
+    return shared + line.slot * (CODED ? RECORD_SLOT : ORIGINAL_SLOT);
 }
 
-// One block into the state. `rows`: those of its tokens that there are.
+// One block into the state of those warps that see it. `rows`: those of its tokens that there are. All threads, with the block complete for all of them.
 template <bool CODED>
-CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, const u8* block, i32 at, int rows, Sight sight, bool certify, const Query& q, State& st,
+CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, u8* shared, u8* block, i32 at, int rows, Sight sight, bool certify, const Query& q, State& st,
                          Mass& mass) {
     clear(mass);
 #pragma unroll 1
-    for (int first = 0; first < TILES; first += SUB) {
-        Logits s;
-        Weights w;
-        score<CODED>(block, first, q, s);
-        if (sight == SOME) mask(a, t, at + 16 * first, s);
-        follow(q, s, st, mass);
-        weigh(q, s, st, certify, w, mass);
-        add<CODED>(block, first, rows, w, st);
+    for (int part = 0; part < TILES; part += PART) {
+        // Nobody is at the operands of the part before; of the block before nobody is, either.
+        if (part > 0) sync_threads();
+        const Operands operands = decode<CODED>(block, shared + AT_DECODED, (const u32*)(shared + AT_TABLE), part, rows);
+        sync_threads();
+        if (sight == NOTHING) continue;
+#pragma unroll 1
+        for (int first = 0; first < PART; first += SUB) {
+            Logits s;
+            Weights w;
+            score(operands.keys, first, q, s);
+            if (sight == SOME) mask(a, t, at + 16 * (part + first), s);
+            follow(q, s, st, mass);
+            weigh(q, s, st, certify, w, mass);
+            add(operands.values, first, w, st);
+        }
     }
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) st.l[mt][0] += mass.weight[mt][0], st.l[mt][1] += mass.weight[mt][2];
@@ -153,52 +171,55 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     State st;
     Mass mass;
     clear(st);
-    Line line = begin(a, t, shared);
+    Line line = begin<true>(a, t, 0, shared);
+    // Of a prompt all tiles see originals alone.
+    const bool packed = t.packed > 0;
 #if CKV_GROUPED
-    keep_table(a, t, (u32*)(shared + AT_TABLE));
+    if (packed) keep_table(a, t, (u32*)(shared + AT_TABLE));
     // Rows are rotated where the sums will be.
     static_assert(4 * D <= SUMS_BYTES, "a row");
-    prepare_grouped(a, t, q, (float*)(shared + AT_SUMS + warp() * SUMS_BYTES));
+    if (packed) prepare_grouped(a, t, q, (float*)(shared + AT_SUMS + warp() * SUMS_BYTES));
     clear(sums);
 #elif CKV_FOLD
-    prepare_folded(a, t, q);
+    if (packed) prepare_folded(a, t, q);
 #else
-    prepare_queries<TURBO_KEYS>(a, t, q);
+    if (packed || !TURBO_KEYS) prepare_queries<TURBO_KEYS>(a, t, q);
 #endif
 #if CKV_KEY == 7
     // Complete for every thread behind the first block's wait.
-    keep_directions(a, t, (u32*)(shared + AT_TABLE));
+    if (packed) keep_directions(a, t, (u32*)(shared + AT_TABLE));
 #endif
 #pragma unroll 1
     for (; line.block < t.packed; pass(t, line)) {
-        const u8* block = await(a, t, shared, line);
+        u8* block = await<true>(a, t, shared, line);
         const i32 at = (i32)(line.block * BLOCK);
         const Sight sight = sight_of(a, span, at);
-        if (sight == NOTHING) continue;
-        extend_block<true>(a, t, block, at, BLOCK, sight, certify, q, st, mass);
-        if (certify) certify_block<true>(a, t, block, at, load_summary(block + CKV_SUMMARY), q, st, mass, sums);
+        extend_block<true>(a, t, shared, block, at, BLOCK, sight, certify, q, st, mass);
+        if (certify && sight != NOTHING) certify_block<true>(a, t, block, at, load_summary(block + CKV_SUMMARY), q, st, mass, sums);
     }
+    // The slots are free for originals.
+    sync_threads();
+    line = begin<false>(a, t, line.block, shared);
 #if CKV_VALUE == 2
-    turn_back(st);
+    if (packed) turn_back(st);
 #endif
 #if CKV_FOLD
-    add_centre(q, st, sums);
+    if (packed) add_centre(q, st, sums);
 #endif
     if constexpr (TURBO_KEYS) prepare_queries<false>(a, t, q);
 #pragma unroll 1
     for (; line.block < t.blocks; pass(t, line)) {
-        const u8* block = await(a, t, shared, line);
+        u8* block = await<false>(a, t, shared, line);
         const i32 at = (i32)(line.block * BLOCK), left = (i32)(t.chunk.before + t.chunk.tokens) - at;
         const int rows = left < BLOCK ? left : BLOCK;
         u32* norms = (u32*)(shared + AT_NORMS) + 2 * line.slot;
         if (certify) {
-            row_norms<WARPS, Spread>(block, rows, norms);
+            row_norms<WARPS>(block, rows, norms);
             sync_threads();
         }
         const Sight sight = sight_of(a, span, at);
-        if (sight == NOTHING) continue;
-        extend_block<false>(a, t, block, at, rows, sight, certify, q, st, mass);
-        if (certify) certify_block<false>(a, t, block, at, summary_of(norms, centre_norm), q, st, mass, sums);
+        extend_block<false>(a, t, shared, block, at, rows, sight, certify, q, st, mass);
+        if (certify && sight != NOTHING) certify_block<false>(a, t, block, at, summary_of(norms, centre_norm), q, st, mass, sums);
     }
     float norm[MT][2], radius[MT][2];
     store_rows(a, t, centre, st, norm, radius);

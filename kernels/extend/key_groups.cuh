@@ -1,4 +1,4 @@
-// Keys in groups of unlike width, math.md (2.19c), for chunks: a warp's queries as they meet them, and logits from their codes.
+// Keys in groups of unlike width, math.md (2.19c), for chunks: a warp's queries as they meet them, and operands from their codes.
 //
 // The query's halves lie as other rotated ones do, but that product e of chunk j has places 32 j + 16 e + 4 (lane % 4) to + 3: those of a tile.
 #pragma once
@@ -56,45 +56,42 @@ CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
     for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = from[i];
 }
 
-// A unit of a tile.
-struct TileUnit {
-    const u8* codes;
-    const u32* levels;
-    int unit;
-    u32 (&h)[8];
+// The units of a part of a tile of codes, as operands.
+struct TileOperands {
+    const u8* record;
+    const u32* table;
+    int tile, part;
+    u8* keys;
 
-    template <int BITS> __device__ __forceinline__ void at() const { load_grouped<BITS>(codes, unit, levels, h); }
-};
-
-// Logits of tiles first .. of a record, of which the first is even where there are two. `table`: as keep_table leaves it.
-CKV_FN void score_groups(const u8* block, int first, const u32* table, const Query& q, Logits& s) {
-    static_assert(BLOCK < 32 || SUB == 2, "a unit's tokens");
-    constexpr int WORDS = BLOCK < 32 ? 2 : 1;
-    const u8* radii = block + CKV_KEY_SCALES + (16 * first + (lane() >> 2)) * 2;
-#pragma unroll 1
-    for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
+    template <int BITS> __device__ __forceinline__ void at() const {
+        // Of blocks of 16 tokens a unit is two tiles.
+        constexpr int WORDS = BLOCK < 32 ? 2 : 1, UNITS = BLOCK < 32 ? 1 : PART / 2;
+        static_assert(BLOCK < 32 || PART % 2 == 0, "a unit's tokens");
         const u32 word = table[tile];
-        u32 h[8], x[WORDS][MT][4];
+        const u8* codes = record + CKV_KEY_CODES + ckv_grouped::codes_before(word);
+        const u8* radii = record + CKV_KEY_SCALES + (ckv_grouped::group_of(word) * BLOCK + (lane() >> 2)) * 2;
 #pragma unroll
-        for (int e = 0; e < WORDS; e++) {
+        for (int n = 0; n < UNITS; n++) {
+            u32 h[8];
+            load_grouped<BITS>(codes, part / 2 + n, levels_of_tile(table, word), h);
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) load_query(q, mt, (tile + e) / 2, (tile + e) % 2, x[e][mt]);
-        }
-        by_width(ckv_grouped::bits_of(word), TileUnit{block + CKV_KEY_CODES + ckv_grouped::codes_before(word), levels_of_tile(table, word), first / 2, h});
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int t = WORDS == 2 ? 0 : e, of = WORDS == 2 ? e : 0;
-            const u8* at = radii + (ckv_grouped::group_of(word) * BLOCK + 16 * t) * 2;
-            const u32 low = twice(*(const u16*)at), high = twice(*(const u16*)(at + 16));
-#pragma unroll
-            for (int i = 0; i < 4; i++) h[4 * e + i] = h2_mul(h[4 * e + i], i & 1 ? high : low);
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                const u32(&a)[4] = x[of][mt];
-                mma_f16(s.x[mt][2 * t], a[0], a[1], a[2], a[3], h[4 * e], h[4 * e + 2]);
-                mma_f16(s.x[mt][2 * t + 1], a[0], a[1], a[2], a[3], h[4 * e + 1], h[4 * e + 3]);
+            for (int e = 0; e < 2; e++) {
+                const int t = WORDS == 2 ? 0 : 2 * n + e, of = WORDS == 2 ? tile + e : tile;
+                const u8* at = radii + (part + t) * 32;
+                const u32 low = twice(*(const u16*)at), high = twice(*(const u16*)(at + 16));
+                put_operands(keys, t * CHUNKS + of / 2, of % 2, h2_mul(h[4 * e], low), h2_mul(h[4 * e + 1], high), h2_mul(h[4 * e + 2], low),
+                             h2_mul(h[4 * e + 3], high));
             }
         }
+    }
+};
+
+// Keys of tiles part .. part + PART of a record as operands. `table`: as keep_table leaves it.
+CKV_FN void decode_groups(const u8* record, const u32* table, int part, u8* keys) {
+    constexpr int WORDS = BLOCK < 32 ? 2 : 1;
+#pragma unroll 1
+    for (int tile = WORDS * (int)warp(); tile < ckv_grouped::HEAD_TILES; tile += WORDS * WARPS) {
+        by_width(ckv_grouped::bits_of(table[tile]), TileOperands{record, table, tile, part, keys});
     }
 }
 #endif

@@ -9,7 +9,7 @@ CKV_FN float square_hi(u32 x) { return store_hi(x) * store_hi(x); }
 
 // Largest squares of norms among a block's rows, keys' and values', into `largest` in shared memory, zero before. All warps of the CTA, a tile each: one
 // warp would wait for memory once a tile, and the CTA for that warp.
-template <int WARP_COUNT, class Units> CKV_FN void row_norms(const u8* keys, int rows, u32* largest) {
+template <int WARP_COUNT> CKV_FN void row_norms(const u8* keys, int rows, u32* largest) {
     const u8* values = keys + SIDE_BYTES;
     const int r = lane() >> 2, k = 2 * (lane() & 3);
     float key = 0.0f, value = 0.0f;
@@ -19,8 +19,8 @@ template <int WARP_COUNT, class Units> CKV_FN void row_norms(const u8* keys, int
 #pragma unroll 1
         for (int j = 0; j < CHUNKS; j++) {
             u32 h[8], v[8];
-            Units::load(keys, t * CHUNKS + j, h);
-            Units::load(values, t * CHUNKS + j, v);
+            load_original(keys, t * CHUNKS + j, h);
+            load_original(values, t * CHUNKS + j, v);
 #pragma unroll
             for (int i = 0; i < 8; i++) key_row[i & 1] += square_lo(h[i]) + square_hi(h[i]);
 #pragma unroll

@@ -9,17 +9,10 @@ struct Query {
     // Of row 16 mt + 8 half + lane / 4 at 8 (2 mt + half) + lane / 4: the base-2 logit per unit of the halves; behind those of all rows s ||q||, then s times
     // what a unit is; for keys in a metric the base-2 logit that their centre adds.
     float* units;
-#if CKV_GROUPED || CKV_KEY == 7
-    const u32* table;  // what keep_table or keep_directions leaves
-#endif
 };
 CKV_FN Query query_at(u8* shared) {
     u8* at = shared + AT_QUERIES + warp() * QUERY_BYTES;
-#if CKV_GROUPED || CKV_KEY == 7
-    return Query{(Vec4*)at, (float*)(at + ROWS * D * 2), (const u32*)(shared + AT_TABLE)};
-#else
     return Query{(Vec4*)at, (float*)(at + ROWS * D * 2)};
-#endif
 }
 
 // Leaves the units of row `number`, of such a largest magnitude and squared norm, if the lane `keeps` them. Returns what its halves are to be multiplied by.

@@ -46,40 +46,28 @@ CKV_FN void clear(Mass& s) {
     }
 }
 
-#if CKV_GROUPED
-CKV_FN void score_groups(const u8* block, int first, const u32* table, const Query& q, Logits& s);
-#endif
-
-// Logits of tiles FIRST.. of a block: CODED of a record, else of a block of originals.
-template <bool CODED>
-CKV_FN void score(const u8* block, int first, const Query& q, Logits& s) {
+// Logits of SUB tiles of keys from tile `first` on, of those that are operands.
+CKV_FN void score(const u8* keys, int first, const Query& q, Logits& s) {
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int n = 0; n < 2 * SUB; n++) s.x[mt][n][0] = s.x[mt][n][1] = s.x[mt][n][2] = s.x[mt][n][3] = 0.0f;
     }
-#if CKV_GROUPED
-    if constexpr (CODED) return score_groups(block, first, q.table, q, s);
-#endif
-#pragma unroll SCORED_AT_ONCE
+#pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
         u32 x[MT][2][4];
 #pragma unroll
         for (int mt = 0; mt < MT; mt++) load_query(q, mt, j, 0, x[mt][0]), load_query(q, mt, j, 1, x[mt][1]);
-        KeyScales scales;
-        if constexpr (CODED) load_key_scales(block, j, scales);
 #pragma unroll
         for (int t = 0; t < SUB; t++) {
-            u32 h[8];
-            if constexpr (CODED) key_unit(block, first + t, j, q, scales, h);
-            else key_rows(block, first + t, j, h);
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
+            for (int e = 0; e < 2; e++) {
+                const Vec4 h = operands_at(keys, (first + t) * CHUNKS + j, e);
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
+                for (int mt = 0; mt < MT; mt++) {
                     const u32(&a)[4] = x[mt][e];
-                    mma_f16(s.x[mt][2 * t], a[0], a[1], a[2], a[3], h[4 * e], h[4 * e + 2]);
-                    mma_f16(s.x[mt][2 * t + 1], a[0], a[1], a[2], a[3], h[4 * e + 1], h[4 * e + 3]);
+                    mma_f16(s.x[mt][2 * t], a[0], a[1], a[2], a[3], h.x, h.y);
+                    mma_f16(s.x[mt][2 * t + 1], a[0], a[1], a[2], a[3], h.z, h.w);
                 }
             }
         }
@@ -160,25 +148,20 @@ CKV_FN void weigh(const Query& q, const Logits& s, const State& st, bool certify
     }
 }
 
-// Adds the values of those tiles. `rows`: of a block of originals.
-template <bool CODED>
-CKV_FN void add(const u8* block, int first, int rows, const Weights& w, State& st) {
+// Adds the values of those tiles.
+CKV_FN void add(const u8* values, int first, const Weights& w, State& st) {
 #pragma unroll
     for (int t = 0; t < SUB; t++) {
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
-            u32 h[8];
-            if constexpr (CODED) value_unit(block, first + t, j, h);
-            else value_rows(block, first + t, j, rows, h);
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                const u32(&x)[4] = w.w[mt][t];
+            for (int e = 0; e < 2; e++) {
+                const Vec4 h = operands_at(values, (first + t) * CHUNKS + j, e);
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        mma_f16(st.o[mt][4 * j + 2 * e + half], x[0], x[1], x[2], x[3], h[4 * e + half], h[4 * e + 2 + half]);
-                    }
+                for (int mt = 0; mt < MT; mt++) {
+                    const u32(&x)[4] = w.w[mt][t];
+                    mma_f16(st.o[mt][4 * j + 2 * e], x[0], x[1], x[2], x[3], h.x, h.y);
+                    mma_f16(st.o[mt][4 * j + 2 * e + 1], x[0], x[1], x[2], x[3], h.z, h.w);
                 }
             }
         }

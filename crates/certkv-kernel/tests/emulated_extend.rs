@@ -82,6 +82,11 @@ fn check(spec: &Spec, warps: usize, stages: usize) -> Verdict {
 fn chunks_over_packed_pages_match_attention_in_f64() {
     check(&Spec::new("k8-v4g64-b64", 128, 4, &[(130, 70)]), 2, 2);
     check(&Spec::new("k8-v4g32-b32", 128, 4, &[(64, 33), (0, 40), (95, 2)]), 2, 3);
+    // Blocks that are decoded in two parts.
+    check(&Spec::new("k8-v8g64-b64", 128, 4, &[(130, 30)]), 2, 2);
+    for format in ["tq4-f16-b64", "gtq3-tq3-b64", "s1-v4g64-b64"] {
+        check(&Spec::new(format, 128, 4, &[(130, 30)]), 2, 1);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Attention of chunks on a GPU: `gpu_extend [--small] [--times] [--formats a,b] [--cubins FOLDER] [--cache FOLDER]`.
+//! Attention of chunks on a GPU: `gpu_extend [--small] [--only TEXT] [--times] [--formats a,b] [--shapes BEFORExTOKENSxCHUNKS,..] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! Against causal attention in f64, with poisoned outputs and two runs that must give the same bits; then, with `--times`, the times of long chunks, with and
 //! without certificates: 32 query and 8 KV heads of 128 channels. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
@@ -245,7 +245,8 @@ fn main() -> ExitCode {
         let good = parity(&gpu, &stream, &compiler, &specs)?;
         if words.iter().any(|w| w == "--times") {
             let formats = value("--formats").map_or("k8-v4g64-b64,tq4-tq4-b64,f16-f16-b64", String::as_str);
-            times::print(&gpu, &stream, &compiler, formats.split(','))?;
+            let shapes = value("--shapes").map_or(times::SHAPES, String::as_str);
+            times::print(&gpu, &stream, &compiler, formats.split(','), shapes)?;
         }
         Ok(good)
     };

@@ -1,7 +1,7 @@
 //! Times of long chunks. The records of one random block are at every page, each page in its own memory.
 use super::Failure;
+use super::extend_cases::metrics::Metrics;
 use certkv_codec::Encoder;
-use certkv_core::fragment::to_fragment;
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, TimedEvent};
 use certkv_kernel::cuda::args::{Certificate, Element};
@@ -14,8 +14,14 @@ const KV_HEADS: usize = 8;
 const GROUP: usize = 4;
 
 /// Tokens before each chunk, tokens of it, chunks.
-const SHAPES: [(usize, usize, usize); 6] =
-    [(32768, 2048, 1), (0, 2048, 1), (0, 8192, 1), (0, 131_072, 1), (131_072, 512, 1), (8192, 128, 8)];
+pub(crate) const SHAPES: &str = "32768x2048x1,0x2048x1,0x8192x1,0x131072x1,131072x512x1,8192x128x8";
+
+/// A shape as in [`SHAPES`].
+fn shape_of(text: &str) -> Result<(usize, usize, usize), Failure> {
+    let sizes: Vec<usize> = text.split('x').map(str::parse).collect::<Result<_, _>>()?;
+    let [before, tokens, chunks] = sizes[..] else { return Err(format!("--shapes: {text}").into()) };
+    Ok((before, tokens, chunks))
+}
 
 fn normals(n: usize, seed: u64) -> Vec<u16> {
     let mut r = Rng::new(seed);
@@ -33,7 +39,9 @@ pub(crate) fn print<'a>(
     stream: &GpuStream,
     compiler: &Compiler,
     formats: impl Iterator<Item = &'a str>,
+    shapes: &str,
 ) -> Result<(), Failure> {
+    let shapes = shapes.split(',').map(shape_of).collect::<Result<Vec<_>, _>>()?;
     let arch = Arch::of(gpu.info().arch)?;
     println!(
         "{:20} {:>8} {:>7} {:>6} {:>12} {:>10} {:>12} {:>10}",
@@ -43,7 +51,7 @@ pub(crate) fn print<'a>(
         let layout = RecordLayout::new(&Geometry::new(1, GROUP * KV_HEADS, KV_HEADS, DIM)?, format.parse()?)?;
         let variant = Variant::new(layout, GROUP, arch)?;
         let kernels = Kernels::prepare_verbs(gpu, core::slice::from_ref(&variant), &[Verb::Extend], compiler)?;
-        for (before, tokens, chunks) in SHAPES {
+        for &(before, tokens, chunks) in &shapes {
             let us =
                 [false, true].map(|certify| time(gpu, stream, &kernels, &variant, (before, tokens, chunks), certify));
             let [plain, certified] = us;
@@ -80,16 +88,20 @@ fn time(
     let (keys, values) = (normals(b * DIM, 1), normals(b * DIM, 2));
     let mut record = vec![0; l.bytes];
     let mut fragment = vec![0; l.bytes];
+    let metrics = Metrics::of(l, KV_HEADS, 1);
+    let mut page = Vec::new();
     if l.format.key.is_exact() || l.format.value.is_exact() {
         // Rows in any order are as good.
         record[l.key_codes.clone()].copy_from_slice(&words(&keys)[..l.key_codes.len()]);
         record[l.value_codes.clone()].copy_from_slice(&words(&values)[..l.value_codes.len()]);
-        fragment.copy_from_slice(&record);
+        page = record.repeat(KV_HEADS);
     } else {
-        Encoder::new(l).encode(&keys, &values, &[0.0; DIM], &mut record)?;
-        to_fragment(l, &record, &mut fragment)?;
+        for head in 0..KV_HEADS {
+            Encoder::new(l).encode_in(metrics.head(head).as_ref(), &keys, &values, &[0.0; DIM], &mut record)?;
+            metrics.to_fragment(head, l, &record, &mut fragment);
+            page.extend(&fragment);
+        }
     }
-    let page = fragment.repeat(KV_HEADS);
     let packed = DeviceBuffer::new(gpu, pages * page.len())?;
     for at in 0..pages {
         packed.write(stream, at * page.len(), &page)?;
@@ -107,6 +119,8 @@ fn time(
     let query = upload(&words(&queries))?;
     let out = DeviceBuffer::new(gpu, rows * DIM * 2)?;
     let certificates = DeviceBuffer::new(gpu, rows * size_of::<Certificate>())?;
+    let told = metrics.words().map(|words| upload(&words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>()));
+    let told = told.transpose()?;
     let listed = upload(&list.iter().flat_map(|c| c.words()).flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
     let args = ExtendArgs {
         chunks: listed.address(),
@@ -127,6 +141,7 @@ fn time(
         out_type: Element::F16 as u32,
         scale: (DIM as f32).powf(-0.5),
         relative: 0.05,
+        metrics: told.as_ref().map_or(0, DeviceBuffer::address),
         ..ExtendArgs::default()
     };
     let function = kernels.get(variant, Verb::Extend)?;

@@ -35,12 +35,20 @@ const fn rows(dim: usize) -> usize {
 
 /// `SHARED_BYTES` there. The kernel asserts that it counts the same.
 fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
-    let slot = layout.main_bytes.max(2 * layout.original_side_bytes()).next_multiple_of(128);
+    let (record, side, block) =
+        (layout.main_bytes.next_multiple_of(128), layout.original_side_bytes(), layout.format.block);
+    // Records with what they are decoded by and to, a block or 32 tokens, or originals in the same place.
+    let kept = if halves(layout) > 0 { kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
+    let table = kept + half_bytes(layout);
+    let coded = usize::from(!layout.format.key.is_exact()) + usize::from(!layout.format.value.is_exact());
+    let originals = stages * 2 * side;
+    let decoded = |bytes: usize| stages * record + table + coded * bytes;
+    let slots =
+        if decoded(side) <= originals { originals } else { originals.max(decoded(side * block.min(32) / block)) };
     // Three numbers of a query, or four.
     let numbers = if folds(layout) { 16 } else { 12 };
     let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
-    let table = if halves(layout) > 0 { kept_bytes(layout.dim).next_multiple_of(16) } else { 0 };
-    (stages * slot + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16) + table + half_bytes(layout)
+    (slots + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
 }
 
 impl ExtendShape {

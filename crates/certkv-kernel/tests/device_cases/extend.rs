@@ -17,7 +17,7 @@ use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 
 mod limits;
 #[path = "metrics.rs"]
-mod metrics;
+pub mod metrics;
 use metrics::Metrics;
 
 /// What a case is made of.
