@@ -100,7 +100,7 @@ CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, u8* shared, u8* 
             Logits s;
             Weights w;
             score(operands.keys, first, q, s);
-            if (sight == SOME) mask(a, t, at + 16 * (part + first), s);
+            if (sight == SOME) mask(a, q, at + 16 * (part + first), s);
             follow(q, s, st, mass);
             weigh(q, s, st, certify, w, mass);
             add(operands.values, first, w, st);
@@ -148,6 +148,14 @@ CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centr
     }
 }
 
+// The centre of a tile's values; null: zero.
+CKV_FN const float* centre_of(const CkvExtendArgs& a, const Tile& t) { return a.centres ? a.centres + ((u64)t.chunk.row * a.kv_heads + t.head) * D : nullptr; }
+CKV_FN float centre_norm(const float* centre) {
+    float square = 0.0f;
+    for (int c = lane(); c < D; c += 32) square = fma_ru(ldg(centre + c), ldg(centre + c), square);
+    return sqrt_ru(warp_sum(square) * 1.0001f + LOST_SQUARES);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __grid_constant__ CkvExtendArgs a) {
     CKV_DYNAMIC_SHARED(shared);
     grid_dependency_wait();
@@ -155,18 +163,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     Tile& t = *(Tile*)(shared + AT_TILE);
     if (threadIdx.x == 0) t = tile_of(a);
     sync_threads();
-    const Span span = span_of(t);
     const bool certify = a.certificates != nullptr;
     const Query q = query_at(shared);
+    put_positions(t, q);
     Sums& sums = ((Sums*)(shared + AT_SUMS + warp() * SUMS_BYTES))[lane()];
     static_assert(sizeof(Sums) * 32 == SUMS_BYTES, "SUMS_BYTES");
     clear(sums);
-    const u64 of_head = ((u64)t.chunk.row * a.kv_heads + t.head) * D;
-    const float* centre = a.centres ? a.centres + of_head : nullptr;
-    float centre_norm = 0.0f;
-    if (centre && certify) {
-        for (int c = lane(); c < D; c += 32) centre_norm = fma_ru(ldg(centre + c), ldg(centre + c), centre_norm);
-        centre_norm = sqrt_ru(warp_sum(centre_norm) * 1.0001f + LOST_SQUARES);
+    if (a.centres && certify) {
+        const float norm = centre_norm(centre_of(a, t));
+        if (lane() == 0) of_warp(q).centre = norm;
     }
     State st;
     Mass mass;
@@ -180,10 +185,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     static_assert(4 * D <= SUMS_BYTES, "a row");
     if (packed) prepare_grouped(a, t, q, (float*)(shared + AT_SUMS + warp() * SUMS_BYTES));
     clear(sums);
-#elif CKV_FOLD
-    if (packed) prepare_folded(a, t, q);
+#elif CKV_KEY == 3
+    if (packed) prepare_turned(a, t, q);
 #else
-    if (packed || !TURBO_KEYS) prepare_queries<TURBO_KEYS>(a, t, q);
+    prepare_queries<false>(a, t, q);
 #endif
 #if CKV_KEY == 7
     // Complete for every thread behind the first block's wait.
@@ -193,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     for (; line.block < t.packed; pass(t, line)) {
         u8* block = await<true>(a, t, shared, line);
         const i32 at = (i32)(line.block * BLOCK);
-        const Sight sight = sight_of(a, span, at);
+        const Sight sight = sight_of(a, of_warp(q).span, at);
         extend_block<true>(a, t, shared, block, at, BLOCK, sight, certify, q, st, mass);
         if (certify && sight != NOTHING) certify_block<true>(a, t, block, at, load_summary(block + CKV_SUMMARY), q, st, mass, sums);
     }
@@ -217,12 +222,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
             row_norms<WARPS>(block, rows, norms);
             sync_threads();
         }
-        const Sight sight = sight_of(a, span, at);
+        const Sight sight = sight_of(a, of_warp(q).span, at);
         extend_block<false>(a, t, shared, block, at, rows, sight, certify, q, st, mass);
-        if (certify && sight != NOTHING) certify_block<false>(a, t, block, at, summary_of(norms, centre_norm), q, st, mass, sums);
+        if (certify && sight != NOTHING) certify_block<false>(a, t, block, at, summary_of(norms, a.centres ? of_warp(q).centre : 0.0f), q, st, mass, sums);
     }
     float norm[MT][2], radius[MT][2];
-    store_rows(a, t, centre, st, norm, radius);
+    store_rows(a, t, centre_of(a, t), st, norm, radius);
     if (!certify) return;
     // The lane's row.
     const float n = own_row(norm), r = own_row(radius), l = own_row(st.l);

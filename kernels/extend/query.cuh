@@ -7,7 +7,7 @@
 struct Query {
     Vec4* halves;
     // Of row 16 mt + 8 half + lane / 4 at 8 (2 mt + half) + lane / 4: the base-2 logit per unit of the halves; behind those of all rows s ||q||, then s times
-    // what a unit is; for keys in a metric the base-2 logit that their centre adds.
+    // what a unit is; for keys in a metric the base-2 logit that their centre adds; last, as integers, the positions.
     float* units;
 };
 CKV_FN Query query_at(u8* shared) {
@@ -40,6 +40,21 @@ CKV_FN bool put_fold(const CkvExtendArgs& a, const Query& q, u32 number, const F
     return fit;
 }
 #endif
+CKV_FN i32* positions_of(const Query& q) { return (i32*)q.units + (QUERY_NUMBERS - 1) * ROWS; }
+// What a warp needs once a block, too: in memory, as positions are, for the registers.
+struct OfWarp {
+    Span span;
+    float centre;  // the norm of the values' centre
+    u32 unused;
+};
+static_assert(sizeof(OfWarp) == OF_WARP_BYTES, "OF_WARP_BYTES");
+CKV_FN OfWarp& of_warp(const Query& q) { return *(OfWarp*)(q.units + QUERY_NUMBERS * ROWS); }
+// Leaves positions and span of a warp's rows.
+CKV_FN void put_positions(const Tile& t, const Query& q) {
+    if (lane() < (u32)ROWS) positions_of(q)[lane()] = position(t, warp() * ROWS + lane());
+    if (lane() == 0) of_warp(q).span = span_of(t);
+}
+CKV_FN i32 position_of(const Query& q, int mt, int half) { return positions_of(q)[8 * (2 * mt + half) + (lane() >> 2)]; }
 CKV_FN float unit_of(const Query& q, int mt, int half) { return q.units[8 * (2 * mt + half) + (lane() >> 2)]; }
 // Of the row whose certificate the lane keeps: number lane % 4 of 2 mt + half, where there are so many.
 CKV_FN u32 own_number() { return 8 * ((lane() & 3) % (u32)(2 * MT)) + (lane() >> 2); }
@@ -168,9 +183,9 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
     syncwarp();
 }
 
-#if CKV_FOLD && !CKV_GROUPED
+#if CKV_KEY == 3 && !CKV_GROUPED
 // A function of its own: nothing of it waits in registers while blocks are read.
-__attribute__((noinline)) __device__ void prepare_folded(const CkvExtendArgs& a, const Tile& t, const Query& q) { prepare_queries<true>(a, t, q); }
+__attribute__((noinline)) __device__ void prepare_turned(const CkvExtendArgs& a, const Tile& t, const Query& q) { prepare_queries<true>(a, t, q); }
 #endif
 
 // Registers of product e of chunk j: of rows lane / 4 and 8 more, then of both two channels on.

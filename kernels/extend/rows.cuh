@@ -75,12 +75,12 @@ CKV_FN void score(const u8* keys, int first, const Query& q, Logits& s) {
 }
 
 // What a row does not see weighs nothing. `at`: the first of the logits' tokens.
-CKV_FN void mask(const CkvExtendArgs& a, const Tile& tile, i32 at, Logits& s) {
+CKV_FN void mask(const CkvExtendArgs& a, const Query& q, i32 at, Logits& s) {
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const i32 own = position(tile, row_number(mt, half));
+            const i32 own = position_of(q, mt, half);
 #pragma unroll
             for (int n = 0; n < 2 * SUB; n++) {
 #pragma unroll

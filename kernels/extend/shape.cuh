@@ -33,8 +33,8 @@ constexpr int PART = AT_DECODED + CODED_SIDES * SIDE_BYTES <= STAGES * ORIGINAL_
 constexpr int DECODED_BYTES = CODED_SIDES * (SIDE_BYTES / TILES * PART);
 constexpr int SLOT_BYTES = AT_DECODED + DECODED_BYTES > STAGES * ORIGINAL_SLOT ? AT_DECODED + DECODED_BYTES : STAGES * ORIGINAL_SLOT;
 
-// A warp's queries as operands, and three numbers of each, or four where keys have a metric: see query.cuh.
-constexpr int QUERY_BYTES = ROWS * (2 * D + (FOLDED ? 16 : 12));
+// A warp's queries as operands, and numbers of each: see query.cuh.
+constexpr int QUERY_NUMBERS = FOLDED ? 5 : 4, OF_WARP_BYTES = 16, QUERY_BYTES = ROWS * (2 * D + 4 * QUERY_NUMBERS) + OF_WARP_BYTES;
 // Sums of the certificate, a row a lane.
 constexpr int SUMS_BYTES = 32 * 40;
 // Largest norms of a block of originals, of its keys and of its values, by slot.

@@ -45,9 +45,9 @@ fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
     let decoded = |bytes: usize| stages * record + table + coded * bytes;
     let slots =
         if decoded(side) <= originals { originals } else { originals.max(decoded(side * block.min(32) / block)) };
-    // Three numbers of a query, or four.
-    let numbers = if folds(layout) { 16 } else { 12 };
-    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers), 32 * 40, 52);
+    // Numbers of a query.
+    let numbers = if folds(layout) { 20 } else { 16 };
+    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers) + 16, 32 * 40, 52);
     (slots + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
 }
 
