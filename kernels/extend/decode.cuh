@@ -174,7 +174,7 @@ CKV_FN void decode_groups(const u8* record, const u32* table, int part, u8* keys
 // Calls read(unit, h) and then puts what that left for the warp's share of the units of a side, a few at a time. ORIGINAL: in the place of what they are read from.
 template <bool ORIGINAL, class Read>
 CKV_FN void make_operands(u8* side, const Read& read) {
-    constexpr int UNITS = PART * CHUNKS, AT_ONCE = UNITS < 2 * WARPS ? 1 : 2, IN_A_ROW = ORIGINAL ? 1 : UNITS;
+    constexpr int UNITS = PART * CHUNKS, AT_ONCE = UNITS < 2 * WARPS || (GROUPED && ORIGINAL) ? 1 : 2, IN_A_ROW = ORIGINAL ? 1 : UNITS;
 #pragma unroll IN_A_ROW
     for (int first = 0; first < UNITS; first += AT_ONCE * WARPS) {
         u32 h[AT_ONCE][8];

@@ -16,38 +16,22 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
     const u32* table = ckv_grouped::table_of(a.metrics, t.head);
     const Metric metric = metric_of(a.metrics, t.head);
     auto at_place = [room](u32 place) -> float& { return room[place]; };
-    // The lane's channels, the same of every row, and what those are coded by.
-    u32 channel[PER];
-    float centre[PER], balance[PER], next[PER];
-#pragma unroll
-    for (int m = 0; m < PER; m++) {
-        channel[m] = ckv_grouped::channel_at(table, 32 * m + lane());
-        centre[m] = metric.centre[channel[m]], balance[m] = metric.balance[channel[m]];
-    }
-    const Metric own = {centre, balance};
-    auto read = [&](u32 number) {
-        const u32 row = warp() * ROWS + number;
-        const bool there = number < (u32)ROWS && is_row(t, row);
-        const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
-        const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D;
-#pragma unroll
-        for (int m = 0; m < PER; m++) {
-            next[m] = 0.0f;
-            if (there) next[m] = query_element(a, at + channel[m]);
-        }
-    };
-    read(0);
 #pragma unroll 1
     for (u32 number = 0; number < (u32)ROWS; number++) {
+        const u32 row = warp() * ROWS + number;
+        const bool there = is_row(t, row);
+        const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
+        const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D;
         float x[PER];
-#pragma unroll
-        for (int m = 0; m < PER; m++) x[m] = next[m];
-        // On their way while the row at hand is rotated.
-        read(number + 1);
         FoldSums sums;
         clear(sums);
 #pragma unroll
-        for (int m = 0; m < PER; m++) fold_channel(own, m, x[m], sums);
+        for (int m = 0; m < PER; m++) {
+            const u32 channel = ckv_grouped::channel_at(table, 32 * m + lane());
+            x[m] = 0.0f;
+            if (there) x[m] = query_element(a, at + channel);
+            fold_channel(metric, (int)channel, x[m], sums);
+        }
         join<32>(sums);
         const float up = put_units(a, q, number, sums.most, sums.square, lane() == 0);
         const bool fit = put_fold(a, q, number, sums, lane() == 0);
