@@ -418,6 +418,14 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     if constexpr (GROUPED) stage_table(w, centre);
 #endif
     bad = cta_union(bad, w.flags);
+    Norms norms = {0.0, 0.0, 0.0, 0.0};
+    double top[3];
+    if constexpr (TURBO) {
+        // Of the originals, before codes and errors take their places.
+        add_norms<KEY, false>(w, 0, DIM, 1.0, norms);
+        largest_norms(w, norms, top);
+        sync_threads();
+    }
     [[maybe_unused]] float widest = 0.0f;
     if (CODED && bad == 0) {
         if constexpr (CHANNEL) bad = channel_scales<KEY>(w, record + SCALES);
@@ -436,7 +444,6 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
     }
     const bool coded = CODED && bad == 0;
 
-    Norms norms = {0.0, 0.0, 0.0, 0.0};
     double errors_norm = 0.0;
     if constexpr (CODED) {
         Product<BLOCK> gram;
@@ -449,7 +456,7 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
 #endif
         }
 #if CKV_KEY == 3 || CKV_VALUE == 2
-        // Of a rotated side errors and decoded rows are measured where they are made, originals as ever.
+        // Of a rotated side errors and decoded rows are measured where they are made.
         double turned[3] = {0.0, 0.0, 0.0};
         if constexpr (TURBO) {
             double largest[TURNED_NORMS] = {};
@@ -467,9 +474,11 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
             if constexpr (TURNED_NORMS > 2) turned[2] = largest[TURNED_NORMS - 1];
         }
 #endif
-        if (TURBO || !coded) add_norms<KEY, false>(w, 0, DIM, unit, norms);
-        double top[3], mag = 0.0;
-        largest_norms(w, norms, top);
+        double mag = 0.0;
+        if constexpr (!TURBO) {
+            if (!coded) add_norms<KEY, false>(w, 0, DIM, unit, norms);
+            largest_norms(w, norms, top);
+        }
 #if CKV_KEY == 3 || CKV_VALUE == 2
         double off = 0.0;
         if constexpr (TURBO) {
@@ -512,7 +521,6 @@ template <bool KEY> CKV_FN u32 pack_staged(const Work& w, u32 bad, const float* 
         if constexpr (REFINABLE) refine<KEY>(w, record, coded, unit, gram, largest);
         if (threadIdx.x == 3) out[3] = publish(bad & NONFINITE ? inf : sqrt(largest));
     } else {
-        double top[3];
         for (u32 i = threadIdx.x; i < COUNT / 8; i += THREADS)
             ((Vec4*)(record + START))[i] = Identity::gather<KEY, DIM, ROW>(w.raw, i);
         add_norms<KEY, false>(w, 0, DIM, 1.0, norms);

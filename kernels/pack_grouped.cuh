@@ -99,7 +99,7 @@ CKV_FN void store_grouped(u8* codes, u32 bits, u32 unit, const Codes& of) {
     }
 }
 
-// As turbo_measure: codes to the record, errors, and in `top` the largest squared norm of an error, of a decoded row, and of a row as it is coded.
+// As turbo_measure: codes to the record, errors in the place of the originals, and in `top` the largest squared norm of an error, of a decoded row, and of a row as it is coded.
 CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[TURNED_NORMS]) {
     const u32* table = table_of(w);
     constexpr u32 PLACES = BLOCK < 32 ? 32 : 16, UNITS = ckv_grouped::UNITS;
@@ -120,27 +120,23 @@ CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLO
 #pragma unroll
     for (u32 i = 0; i < TURNED_NORMS; ++i) top[i] = 0.0;
 #pragma unroll 1
-    for (u32 first = 0; first < DIM; first += CHUNK) {
-        const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
+    for (u32 t = warp(); t < BLOCK; t += WARPS) {
+        const double* y = grouped_row(w, t);
+        double error = 0.0, decoded = 0.0, square = 0.0;
 #pragma unroll 1
-        for (u32 t = warp(); t < BLOCK; t += WARPS) {
-            const double* y = grouped_row(w, t);
-            double error = 0.0, decoded = 0.0, square = 0.0;
-#pragma unroll 1
-            for (u32 p = lane(); p < DIM; p += 32) {
-                const u32 tile = ckv_grouped::tile_at(table, p / 16);
-                const double radius = (double)w.scale[ckv_grouped::group_of(tile) * BLOCK + t];
-                const double x = level_of(table, tile, staged[t * DIM + p]) * radius, e = y[p] - x;
-                error += e * e, decoded += x * x, square += y[p] * y[p];
-                if (p >= first && p < first + width) w.halves[t * PITCH + p - first] = h_rn((float)(e * unit));
-            }
-            error = warp_total(error), decoded = warp_total(decoded), square = warp_total(square);
-            top[0] = larger(error, top[0]), top[1] = larger(decoded, top[1]), top[2] = larger(square, top[2]);
+        for (u32 p = lane(); p < DIM; p += 32) {
+            const u32 tile = ckv_grouped::tile_at(table, p / 16);
+            const double radius = (double)w.scale[ckv_grouped::group_of(tile) * BLOCK + t];
+            const double x = level_of(table, tile, staged[t * DIM + p]) * radius, e = y[p] - x;
+            error += e * e, decoded += x * x, square += y[p] * y[p];
+            w.raw[t * ROW + p] = h_rn((float)(e * unit));
         }
-        sync_threads();
-        gram.add(w.halves, PITCH, width);
-        sync_threads();
+        error = warp_total(error), decoded = warp_total(decoded), square = warp_total(square);
+        top[0] = larger(error, top[0]), top[1] = larger(decoded, top[1]), top[2] = larger(square, top[2]);
     }
+    sync_threads();
+    gram.add(w.raw, ROW, DIM);
+    sync_threads();
 }
 
 // ||x||^2 as key_magnitude: of every group the largest level times the largest radius, in all of its channels.

@@ -46,7 +46,7 @@ template <bool KEY> CKV_FN u32 turbo_scales(const Work& w, u8* section) {
     return bad;
 }
 
-// The codes to the record, and the errors: their product, and in `top` the largest squared norm of an error and of a decoded row; of a key of a calibration
+// The codes to the record, and the errors, which take the place of the originals: their product, and in `top` the largest squared norm of an error and of a decoded row; of a key of a calibration
 // that of the row as it is coded, too.
 template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[TURNED_NORMS]) {
     constexpr u32 TILES = BLOCK / 16;
@@ -65,37 +65,33 @@ template <bool KEY> CKV_FN void turbo_measure(const Work& w, u8* section, double
 #pragma unroll
     for (u32 i = 0; i < TURNED_NORMS; ++i) top[i] = 0.0;
 #pragma unroll 1
-    for (u32 first = 0; first < DIM; first += CHUNK) {
-        const u32 width = first + CHUNK <= DIM ? CHUNK : DIM - first;
-#pragma unroll 1
-        for (u32 t = warp(); t < BLOCK; t += WARPS) {
-            double y[PER];
-            rotated<KEY>(w, t, y);
-            const double radius = (double)w.scale[t];
-            double error = 0.0, decoded = 0.0;
+    for (u32 t = warp(); t < BLOCK; t += WARPS) {
+        double y[PER];
+        rotated<KEY>(w, t, y);
+        const double radius = (double)w.scale[t];
+        double error = 0.0, decoded = 0.0;
 #pragma unroll
-            for (u32 m = 0; m < PER; ++m) {
-                const u32 c = 32 * m + lane();
-                const double x = Turbo<KEY>::level(staged[t * DIM + c]) * radius, e = y[m] - x;
-                error += e * e, decoded += x * x;
-                if (c >= first && c < first + width) w.halves[t * PITCH + c - first] = h_rn((float)(e * unit));
-            }
-            error = warp_total(error), decoded = warp_total(decoded);
-            top[0] = error > top[0] ? error : top[0], top[1] = decoded > top[1] ? decoded : top[1];
-#if CKV_FOLD
-            if constexpr (KEY) {
-                double square = 0.0;
-#pragma unroll
-                for (u32 m = 0; m < PER; ++m) square += y[m] * y[m];
-                square = warp_total(square);
-                top[2] = square > top[2] ? square : top[2];
-            }
-#endif
+        for (u32 m = 0; m < PER; ++m) {
+            const u32 c = 32 * m + lane();
+            const double x = Turbo<KEY>::level(staged[t * DIM + c]) * radius, e = y[m] - x;
+            error += e * e, decoded += x * x;
+            w.raw[t * ROW + c] = h_rn((float)(e * unit));
         }
-        sync_threads();
-        gram.add(w.halves, PITCH, width);
-        sync_threads();
+        error = warp_total(error), decoded = warp_total(decoded);
+        top[0] = error > top[0] ? error : top[0], top[1] = decoded > top[1] ? decoded : top[1];
+#if CKV_FOLD
+        if constexpr (KEY) {
+            double square = 0.0;
+#pragma unroll
+            for (u32 m = 0; m < PER; ++m) square += y[m] * y[m];
+            square = warp_total(square);
+            top[2] = square > top[2] ? square : top[2];
+        }
+#endif
     }
+    sync_threads();
+    gram.add(w.raw, ROW, DIM);
+    sync_threads();
 }
 #endif
 
