@@ -1,4 +1,4 @@
-//! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER] [--formats a,b]`.
+//! Times of the kernels around the decode kernel: `gpu_verbs [--cache FOLDER] [--cubins FOLDER] [--formats a,b] [--packs]`; `--packs`: packing alone.
 //!
 //! Cold start with cached machine code; steps of one token a sequence, in which blocks fill, of 32 layers (`steps.rs`); packing of many blocks; page-in of
 //! scattered blocks from mapped pinned memory; whole pages out and in. 8 KV heads of 128 channels, one layer; launches replayed from a graph; medians.
@@ -211,6 +211,18 @@ fn all(words: &[String]) -> Result<(), Failure> {
     let mut variants = Vec::new();
     for format in value("--formats").map_or("k8-v4g64-b64,k8-v4g64-b64-r8.4", |f| f).split(',') {
         variants.push((format, Variant::new(RecordLayout::new(&geometry, format.parse()?)?, 4, arch)?));
+    }
+    if words.iter().any(|w| w == "--packs") {
+        let stream = GpuStream::new(&gpu, Priority::Normal)?;
+        let bench = Bench { gpu: &gpu, stream: &stream };
+        for (format, variant) in &variants {
+            println!("{format}");
+            let kernels = Kernels::prepare_verbs(&gpu, core::slice::from_ref(variant), &[Verb::Pack], &compiler)?;
+            for blocks in [64, 4096] {
+                pack(&bench, &kernels, variant, blocks)?;
+            }
+        }
+        return Ok(());
     }
     let all: Vec<Variant> = variants.iter().flat_map(|(_, v)| [v.clone(), v.clone().wide()]).collect();
     for pass in ["first", "cached"] {
