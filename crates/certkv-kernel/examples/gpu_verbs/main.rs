@@ -194,6 +194,10 @@ fn swap(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, ctas: u32) -> R
     Ok(())
 }
 
+fn packs(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant) -> Result<(), Failure> {
+    [64, 4096].into_iter().try_for_each(|blocks| pack(bench, kernels, variant, blocks))
+}
+
 fn all(words: &[String]) -> Result<(), Failure> {
     let value = |name: &str| words.iter().position(|w| w == name).and_then(|i| words.get(i + 1));
     let mut compiler = Compiler::new();
@@ -218,9 +222,7 @@ fn all(words: &[String]) -> Result<(), Failure> {
         for (format, variant) in &variants {
             println!("{format}");
             let kernels = Kernels::prepare_verbs(&gpu, core::slice::from_ref(variant), &[Verb::Pack], &compiler)?;
-            for blocks in [64, 4096] {
-                pack(&bench, &kernels, variant, blocks)?;
-            }
+            packs(&bench, &kernels, variant)?;
         }
         return Ok(());
     }
@@ -243,9 +245,7 @@ fn all(words: &[String]) -> Result<(), Failure> {
         for seqs in [1, 8, 32] {
             steps::steps(&bench, &kernels, variant, seqs)?;
         }
-        for blocks in [64, 4096] {
-            pack(&bench, &kernels, variant, blocks)?;
-        }
+        packs(&bench, &kernels, variant)?;
     }
     let variant = &variants[0].1;
     for (bytes, ctas) in [(4096, 32), (8192, 16), (32768, 4)] {
