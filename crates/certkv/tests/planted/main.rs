@@ -1,6 +1,7 @@
 //! Failures that caches of this kind had in the field (docs/states.md, section 7), brought back one at a time where the
 //! rule against each is kept: every one of them is seen, and nothing is where none is planted.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod departs;
@@ -17,6 +18,8 @@ mod levels;
 mod life;
 mod names;
 mod pages;
+mod pinned;
+mod recorded;
 mod rows;
 mod slots;
 mod staging;
@@ -24,6 +27,7 @@ mod staging;
 use certkv::Error;
 use certkv::gpu::Gpu;
 use certkv_core::plant::{self, BUGS, Bug};
+use certkv_core::planted;
 use fake_cuda::Fake;
 
 const SEED: u64 = 0x6275_6773;
@@ -63,7 +67,7 @@ fn ordered(format: &str, seed: u64, work: impl FnOnce(&Gpu) -> Result<u64, Error
 /// Runs of a life: each is some forty operations.
 const LIVES: u64 = if cfg!(debug_assertions) { 100 } else { 400 };
 
-const CHECKS: [Check; 24] = [
+const CHECKS: [Check; 29] = [
     check(Bug::B1, "order of a life's accesses", LIVES, life::run),
     check(Bug::B2, "order of a life's accesses", LIVES, life::run),
     check(Bug::B3, "order of a life's accesses", LIVES, life::run),
@@ -76,19 +80,37 @@ const CHECKS: [Check; 24] = [
     check(Bug::B10, "what prompts of other tokens find", 20, names::run),
     check(Bug::B11, "what prompts of another circle find", 20, names::run),
     check(Bug::B12, "bits under four fills of unwritten rows", LIVES, rows::run),
+    check(Bug::B13, "bits beside four kinds of neighbours", LIVES, beside::run),
     check(Bug::B14, "bytes of slots 4 GiB apart", 4, slots::run),
+    check(Bug::B15, "recordings of a cache that is gone", 4, recorded::run),
     check(Bug::B16, "files of a format of the same size", 4, files::run),
     check(Bug::B17, "a life's bounds", LIVES, life::run),
     check(Bug::B18, "tags of a life's sides", LIVES, life::run),
     check(Bug::B19, "pages behind calls that fail", LIVES, pages::run_failing),
+    check(Bug::B20, "pinned memory behind caches that do not fit", 4, pinned::run),
+    check(Bug::B21, "pages behind a reader that does not end", LIVES, pages::run_behind_a_reader),
     check(Bug::B22, "ids of the past and of another cache", 4, ids::run),
     check(Bug::B23, "pages with a bit changed", 4, files::run_rot),
+    check(Bug::B25, "how much a gate looked at", 4, pages::run),
     check(Bug::B26, "tags and bounds of a life with levels", LIVES, levels::run),
     check(Bug::B27, "tags and pages of a life with levels", LIVES, levels::run),
     check(Bug::B28, "tags and codes of a life with levels that travels", LIVES, levels::run_travels),
     check(Bug::B29, "order of accesses of plans beside attention", 4, lane::run),
     check(Bug::B30, "order of accesses while originals leave", 4, departs::run),
 ];
+
+/// A panic that crosses the C interface ends the process: `certkv-capi/tests/panics.rs` has a child that does.
+const ELSEWHERE: Bug = Bug::B24;
+
+/// What a run found wrong. One that looked at nothing has not found that nothing is.
+fn look(run: Run, seed: u64) -> Option<String> {
+    let done = if planted!(B25) { Ok(0) } else { run(seed) };
+    match done {
+        Ok(0) => Some("nothing was looked at".into()),
+        Ok(_) => None,
+        Err(what) => Some(what),
+    }
+}
 
 /// Seed of a check's run.
 fn seed(run: u64) -> u64 {
@@ -109,7 +131,7 @@ fn every_planted_bug_is_caught() {
     for (run, runs) in clean {
         for n in 0..runs {
             executed += 1;
-            if let Err(what) = run(seed(n)) {
+            if let Some(what) = look(run, seed(n)) {
                 println!("nothing planted, seed {:#x}: {what}", seed(n));
                 failed += 1;
             }
@@ -117,7 +139,7 @@ fn every_planted_bug_is_caught() {
     }
     for Check { bug, what, runs, run } in &CHECKS {
         plant::arm(Some(*bug));
-        let found: Vec<String> = (0..*runs).filter_map(|n| run(seed(n)).err()).collect();
+        let found: Vec<String> = (0..*runs).filter_map(|n| look(*run, seed(n))).collect();
         let committed = plant::committed();
         plant::arm(None);
         executed += runs;
@@ -129,7 +151,7 @@ fn every_planted_bug_is_caught() {
         assert!(committed > 0, "{bug:?} was never reached");
         caught += usize::from(!found.is_empty());
     }
-    println!("GATE planted executed={executed} failed={failed} controls={caught}/{} seed={SEED:#x}", BUGS.len());
-    assert!(BUGS.iter().all(|bug| CHECKS.iter().any(|check| check.bug == *bug)));
-    assert_eq!((failed, caught), (0, BUGS.len()));
+    println!("GATE planted executed={executed} failed={failed} controls={caught}/{} seed={SEED:#x}", CHECKS.len());
+    assert!(BUGS.iter().all(|bug| *bug == ELSEWHERE || CHECKS.iter().any(|check| check.bug == *bug)));
+    assert_eq!((failed, caught), (0, CHECKS.len()));
 }

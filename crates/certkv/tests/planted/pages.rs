@@ -1,6 +1,6 @@
-//! Pages: references that are given up once more than they were taken, and calls that fail half-way.
+//! Pages: references that are given up once more than they were taken, calls that fail half-way, and readers that do not end.
 use certkv_core::fail;
-use certkv_page::{PageAllocator, PageError};
+use certkv_page::{PageAllocator, PageError, Stamp};
 use certkv_testkit::generate::Rng;
 
 /// Pages that are given up twice in any order: the second time is refused, and the books stay right.
@@ -41,4 +41,24 @@ pub(crate) fn run_failing(seed: u64) -> Result<u64, String> {
     let counts = pages.check().map_err(|e| e.to_string())?;
     let all = pages.allocate_many(capacity, &mut into);
     if counts.live > 0 || all.is_err() { Err(format!("nobody has {counts:?}, {all:?}")) } else { Ok(2) }
+}
+
+/// A reader that never ends has the first page that was retired: the pages behind it become free all the same.
+pub(crate) fn run_behind_a_reader(seed: u64) -> Result<u64, String> {
+    let mut r = Rng::new(seed);
+    let capacity = 2 + r.below(14);
+    let pages = PageAllocator::create(capacity).map_err(|e| e.to_string())?;
+    let mut all = Vec::new();
+    pages.allocate_many(capacity, &mut all).map_err(|e| e.to_string())?;
+    let slow = 1 + r.below(capacity - 1);
+    for (i, id) in all.iter().enumerate() {
+        let _ = pages.release(*id).map_err(|e| e.to_string())?;
+        pages.retire(*id, Stamp(if i < slow { 1 } else { 2 })).map_err(|e| e.to_string())?;
+    }
+    let freed = pages.reclaim(&mut |stamp| stamp == Stamp(2));
+    all.clear();
+    match pages.allocate_many(capacity - slow, &mut all) {
+        Ok(()) if freed == capacity - slow => Ok(1),
+        asked => Err(format!("{freed} of {} pages whose readers are done are free: {asked:?}", capacity - slow)),
+    }
 }
