@@ -18,6 +18,12 @@ pub fn product(a: f64, b: f64) -> f64 {
 /// `(e^x - 1)/x`, 1 at 0; `+inf` on overflow, NaN or a negative argument.
 #[inline]
 pub fn phi(x: f64) -> f64 {
+    phi_of(x, x.exp_m1())
+}
+
+/// [`phi`] of `x`, where `e^x - 1` is known.
+#[inline]
+fn phi_of(x: f64, grown: f64) -> f64 {
     if !(x >= 0.0) {
         f64::INFINITY
     } else if x == 0.0 {
@@ -25,7 +31,7 @@ pub fn phi(x: f64) -> f64 {
     } else if x == f64::INFINITY {
         f64::INFINITY
     } else {
-        x.exp_m1() / x
+        grown / x
     }
 }
 
@@ -48,9 +54,10 @@ pub fn key_terms_one_sided(mass: f64, root: f64, delta_up: f64, delta_down: f64,
         return (f64::INFINITY, f64::INFINITY);
     }
     let down = product(mass, -(-delta_down).exp_m1());
-    let up = product(mass, delta_up.exp_m1()).max(down);
+    let grown = delta_up.exp_m1();
+    let up = product(mass, grown).max(down);
     let spread = product(root, lambda);
-    (up.min(product(phi(delta_up), spread)), down.min(spread))
+    (up.min(product(phi_of(delta_up, grown), spread)), down.min(spread))
 }
 
 /// One block's contribution to `E_val`, `min(mass eta, root sop)` of (5.8).

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn certkv_retention_init(retention: *mut certkv_retention,
     guard(|| {
         argument::aligned(retention, "retention")?;
         let size = argument::known_size::<certkv_retention>(struct_size, "retention", size_of::<certkv_retention>())?;
-        let Rule { every, keep, down, up, cooldown, stick, gate, ends } = Rule::default();
+        let Rule { every, looks: _, keep, down, up, cooldown, stick, gate, ends } = Rule::default();
         let [gate_protect, gate_release] = gate_fields(gate);
         let filled = certkv_retention {
             struct_size,
@@ -116,6 +116,7 @@ pub(crate) unsafe fn read(retention: *const certkv_retention) -> Result<Retentio
     parameters.counts(0, &ends)?;
     let rule = Rule {
         every: given.interval as usize,
+        looks: Rule::default().looks,
         keep: given.keep,
         down: given.down,
         up: given.up,

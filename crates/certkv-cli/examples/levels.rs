@@ -7,7 +7,8 @@
 //! blocks, which is beside them; or so many bytes a token and layer.
 use certkv::retention::{Gating, Rule};
 use certkv::{
-    BoundBudget, Certified, Config, Control, Geometry, Level, Measure, Policy, RecordLayout, Retention, SmartKv,
+    BoundBudget, Certified, Config, Control, Controlled, Geometry, Level, Measure, Policy, RecordLayout, Retention,
+    SmartKv,
 };
 use certkv_cli::{
     assets,
@@ -15,6 +16,7 @@ use certkv_cli::{
     model::{self, Llama},
 };
 use std::error::Error;
+use std::time::Duration;
 
 const LADDER: &str = "t8-v8g64-b64,t4-v4g64-b64,t3-v3g64-b64,t2-v2g64-b64";
 const TOLERANCE: f64 = 0.05;
@@ -87,14 +89,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         let high = c.errors[c.errors.len() * 95 / 100];
         let stored = c.stored.iter().sum::<f64>() / c.stored.len() as f64;
         let read = c.read_bytes() / prompt as f64;
-        let [step, control] = c.spent.map(|spent| spent.as_secs_f64() / (tokens.len() - prompt) as f64);
+        let (steps, block) = ((tokens.len() - prompt) as f64, 64);
+        let step = c.spent.as_secs_f64() / steps;
+        // The first call knows the prompt's blocks, at every level where the controller looks at those; a call codes where a block is new, too.
+        let codes =
+            |(at, (_, done)): &(usize, &(Duration, Controlled))| done.changed > 0 || (prompt + at + 1) % block <= 1;
+        let calls = || c.calls.iter().enumerate().skip(1);
+        let (mut quiet, mut coding) = ((0.0, 0), 0.0);
+        for call in calls() {
+            let spent = call.1.0.as_secs_f64();
+            if codes(&call) { coding += spent } else { quiet = (quiet.0 + spent, quiet.1 + 1) }
+        }
+        let (quiet, coding) = (quiet.0 / quiet.1.max(1) as f64, coding / steps);
+        let behind = c.calls.first().map_or(0.0, |(spent, _)| spent.as_secs_f64());
         println!(
             "{:48} stored {stored:6.1} bytes a token and layer; relative error mean {mean:.4}, 95% {high:.4}; read {read:6.1} bytes a prompt \
-             token and KV head; {} blocks changed; a step {:.2} ms, the controller {:.2}% of it",
+             token and KV head; {} blocks changed; a step {:.2} ms; deciding {:.2}% of it, blocks that change or are new {:.0} us a step; behind the prompt {:.0} ms",
             c.name,
             c.changed,
             1e3 * step,
-            100.0 * control / step
+            100.0 * quiet / step,
+            1e6 * coding,
+            1e3 * behind,
         );
     }
     Ok(())

@@ -26,7 +26,7 @@ pub struct Terms {
 pub struct BoundRule {
     /// Bound of every head that is asked for, as a share of the norm of its output.
     pub epsilon: f64,
-    /// Steps between plans.
+    /// Steps between plans: times that the planner is told.
     pub every: usize,
     /// Share of the terms that a plan has to save to be made, where nothing exceeds the bytes.
     pub gain: f64,
@@ -82,13 +82,13 @@ pub struct BoundPlan {
 pub struct Told<'a> {
     /// Blocks that are still those they were when it was told last; blocks behind them are new.
     pub kept: usize,
-    /// Its terms in a step since then; `None` if there was none.
+    /// Its terms in a step since then; `None` if there was none, or where [no plan is due](Planner::is_due).
     pub terms: Option<&'a Terms>,
     /// Level of every block.
     pub levels: &'a [u8],
 }
 
-/// One layer's clock.
+/// One layer's clock: how often its planner was told, and when it planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Clock {
     steps: u64,
@@ -219,8 +219,13 @@ impl Planner {
         Ok(BoundPlan { bytes: found.used, loss: found.loss, bound, lacking: Lacking::Nothing, levels: plan })
     }
 
+    /// Whether a plan is made of what is told next, so that the terms of a step are worth taking. `told` needs none.
+    pub fn is_due(rule: &BoundRule, clocks: &[&mut Clock], told: &[Told<'_>], cost: &[f64], block: f64) -> bool {
+        trigger(rule, clocks.iter().map(|clock| **clock), told, is_over(told, cost, block)).is_some()
+    }
+
     /// Takes a step of all layers, and plans if it is time: `block` bytes a block and layer on average. What became of it is told with the
-    /// next call. Nothing is planned without terms of every layer that has blocks.
+    /// next call. Nothing is planned without terms of every layer that has blocks; then a plan stays due.
     ///
     /// # Errors
     /// As [`Planner::plan`].
@@ -237,23 +242,19 @@ impl Planner {
         for (clock, told) in clocks.iter_mut().zip(told) {
             clock.asked = if told.kept < clock.asked { 0 } else { clock.asked };
         }
-        let Some(terms) = terms.filter(|terms| !terms.is_empty()) else { return Ok(None) };
+        let Some(terms) = terms.filter(|terms| !terms.is_empty()) else {
+            clocks.iter_mut().for_each(|clock| clock.steps += 1);
+            return Ok(None);
+        };
         for (terms, told) in terms.iter().zip(told) {
             length("loss", terms.loss.len(), terms.heads * cost.len() * told.levels.len())?;
             if let Some(index) = told.levels.iter().position(|level| usize::from(*level) >= cost.len()) {
                 return Err(ControlError::Invalid { what: "levels", index });
             }
         }
+        let over = is_over(told, cost, block);
+        let due = trigger(rule, clocks.iter().map(|clock| **clock), told, over);
         let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
-        let used: f64 = told.iter().flat_map(|told| told.levels).map(|level| cost[usize::from(*level)]).sum();
-        let over = !(used <= block * blocks as f64);
-        let trigger = |clock: &Clock, told: &Told<'_>| match () {
-            () if clock.decided == 0 => Some(Trigger::First),
-            () if clock.steps + 1 - clock.decided >= rule.every as u64 => Some(Trigger::Interval),
-            () if over && told.levels.len() > clock.asked => Some(Trigger::Budget),
-            () => None,
-        };
-        let due = clocks.iter().zip(told).find_map(|(clock, told)| trigger(clock, told));
         let plan = due.map(|_| self.plan(&terms, cost, rule.epsilon, block * blocks as f64)).transpose()?;
         for (clock, told) in clocks.iter_mut().zip(told) {
             clock.steps += 1;
@@ -263,10 +264,39 @@ impl Planner {
         }
         let (Some(trigger), Some(plan)) = (due, plan) else { return Ok(None) };
         let now: f64 = told.iter().zip(&terms).map(|(told, terms)| lost(terms, told.levels, cost.len())).sum();
-        let fewer = plan.lacking == Lacking::Nothing && plan.bytes < used * (1.0 - rule.gain);
+        let fewer = plan.lacking == Lacking::Nothing && plan.bytes < used(told, cost) * (1.0 - rule.gain);
         let worth = over || fewer || plan.loss <= now * (1.0 - rule.gain);
         Ok(worth.then_some((trigger, plan)))
     }
+}
+
+/// Bytes of all blocks at their levels.
+fn used(told: &[Told<'_>], cost: &[f64]) -> f64 {
+    told.iter()
+        .flat_map(|told| told.levels)
+        .map(|level| cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN))
+        .sum()
+}
+
+/// Whether they are more than there are, or no number.
+fn is_over(told: &[Told<'_>], cost: &[f64], block: f64) -> bool {
+    let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
+    !(used(told, cost) <= block * blocks as f64)
+}
+
+/// What makes a plan of the next step's terms, if anything does.
+fn trigger(rule: &BoundRule, clocks: impl Iterator<Item = Clock>, told: &[Told<'_>], over: bool) -> Option<Trigger> {
+    let of_layer = |(clock, told): (Clock, &Told<'_>)| {
+        // A cut counts.
+        let asked = if told.kept < clock.asked { 0 } else { clock.asked };
+        match () {
+            () if clock.decided == 0 => Some(Trigger::First),
+            () if clock.steps + 1 - clock.decided >= rule.every as u64 => Some(Trigger::Interval),
+            () if over && told.levels.len() > asked => Some(Trigger::Budget),
+            () => None,
+        }
+    };
+    clocks.zip(told).find_map(of_layer)
 }
 
 /// The largest bound of a layer's heads at these levels (5.15).

@@ -1,6 +1,6 @@
 //! Caches side by side: each is given the same rows and queries, those of a model over exact attention, and compared with it head by head.
 use crate::model::{Attention, AttentionError, Llama, ModelError, Pass, Rows};
-use certkv::{Cache, Certificate, Chunk, Config, Error, SequenceId, Step};
+use certkv::{Cache, Certificate, Chunk, Config, Controlled, Error, SequenceId, Step};
 use std::time::{Duration, Instant};
 
 /// Decode steps between looks at the bytes that pages take.
@@ -26,8 +26,10 @@ pub struct Contender {
     pub returned: u64,
     /// Blocks and layers times steps: what could have changed.
     pub held: u64,
-    /// Time of decode steps (appends and attention, nothing of the model), and of calls of the controller between them.
-    pub spent: [Duration; 2],
+    /// Time of decode steps: appends and attention, nothing of the model.
+    pub spent: Duration,
+    /// Time of each call of the controller between them, the first behind the prompt, and what it did.
+    pub calls: Vec<(Duration, Controlled)>,
     /// Level of each block, and the one before, by layer.
     levels: Vec<Vec<[usize; 2]>>,
 }
@@ -54,7 +56,8 @@ impl Contender {
             changed: 0,
             returned: 0,
             held: 0,
-            spent: [Duration::ZERO; 2],
+            spent: Duration::ZERO,
+            calls: Vec::new(),
             levels,
         })
     }
@@ -81,8 +84,8 @@ impl Contender {
             return Ok(());
         }
         let start = Instant::now();
-        self.cache.control(self.sequence)?;
-        self.spent[1] += start.elapsed();
+        let done = self.cache.control(self.sequence)?;
+        self.calls.push((start.elapsed(), done));
         for (layer, block) in self.blocks()? {
             let now = self.cache.level(self.sequence, layer, block)?;
             let known = &mut self.levels[layer];
@@ -168,7 +171,7 @@ impl Attention for All {
         let (mut steps, mut seen) = (Vec::new(), Vec::new());
         let first = self.contenders.first().ok_or(AttentionError::Order("nobody answers the model"))?;
         let geometry = *first.cache.geometry();
-        for Contender { cache, sequence, errors, read, spent: [spent, _], .. } in &mut self.contenders {
+        for Contender { cache, sequence, errors, read, spent, .. } in &mut self.contenders {
             steps.push(cache.begin(&[Chunk { sequence: *sequence, tokens }]).map_err(refused)?);
             seen.push(Seen { errors, read, spent });
         }

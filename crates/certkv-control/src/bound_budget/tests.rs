@@ -106,6 +106,43 @@ fn plans_come_by_the_clock_and_when_they_are_worth_it() {
     assert_eq!(tell(&[2, 2, 2], 3, Some(5)).map(|found| found.0), Some(Trigger::Budget), "a cut counts");
 }
 
+/// Terms that no plan is due for may be left out: the plans are the same.
+#[test]
+fn terms_are_taken_where_a_plan_is_due() {
+    let rule = BoundRule { every: 5, epsilon: 1e-9, ..BoundRule::default() };
+    let run = |spares: bool| {
+        let (mut planner, mut clocks, mut taken) = (Planner::new(), [Clock::default(); 2], 0);
+        let mut levels = [vec![2u8; 6], vec![2u8; 6]];
+        let plans: Vec<_> = (0..40u64)
+            .map(|step| {
+                let kept = if step == 21 { 4 } else { levels[0].len() };
+                let n = if step < 21 { 6 + step as usize / 8 } else { 4 + (step - 21) as usize / 4 };
+                levels.iter_mut().for_each(|levels| {
+                    levels.truncate(kept);
+                    levels.resize(n, 2);
+                });
+                let [a, b] = [0, 1].map(|layer| terms(step / 3 + layer, 2, n, 0.5));
+                let mut clocks: Vec<&mut Clock> = clocks.iter_mut().collect();
+                let bare: Vec<_> = levels.iter().map(|levels| Told { kept, terms: None, levels }).collect();
+                let due = Planner::is_due(&rule, &clocks, &bare, &COST, 50.0);
+                let whole = due || !spares;
+                taken += usize::from(whole);
+                let told: Vec<_> =
+                    bare.iter().zip([&a, &b]).map(|(t, own)| Told { terms: whole.then_some(own), ..*t }).collect();
+                let plan = planner.tell(&rule, &mut clocks, &told, &COST, 50.0).unwrap();
+                if let Some((_, plan)) = &plan {
+                    levels = [plan.levels[0].clone(), plan.levels[1].clone()];
+                }
+                plan
+            })
+            .collect();
+        (plans, taken)
+    };
+    let ((all, _), (spared, taken)) = (run(false), run(true));
+    assert_eq!(all, spared);
+    assert!(all.iter().flatten().count() > 4 && taken < 20, "{taken} steps of 40");
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let good = BoundRule::default();

@@ -15,8 +15,11 @@ use crate::smartkv::{Decision, Trigger};
 /// Parameters, math.md (9.16) to (9.24).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// Steps between decisions of the first layers; of layer `l` `1 + floor(l/4)` times as many, as in (9.14).
+    /// Steps between decisions of the first layers; of layer `l` `1 + floor(l/4)` times as many, as in (9.14). Steps are times that the
+    /// controller is told.
     pub every: usize,
+    /// Of these, steps whose losses are looked at, the last among them ([`Controller::wants`]).
+    pub looks: usize,
     /// Share of a loss that stays from decision to decision; the rest is the largest since the last one (9.16).
     pub keep: f64,
     /// A block goes down by itself if it loses at most this share of the price per byte (9.20),
@@ -35,7 +38,7 @@ pub struct Rule {
 
 impl Default for Rule {
     fn default() -> Self {
-        Self { every: 16, keep: 0.5, down: 0.7, up: 1.4, cooldown: 1, stick: 0.0, gate: None, ends: [1, 1] }
+        Self { every: 16, looks: 2, keep: 0.5, down: 0.7, up: 1.4, cooldown: 1, stick: 0.0, gate: None, ends: [1, 1] }
     }
 }
 
@@ -48,7 +51,7 @@ impl Rule {
         let share = (0.0..1.0).contains(&self.keep) && self.stick >= 0.0 && self.stick.is_finite();
         let band = self.down >= 0.0 && self.up > self.down && self.up.is_finite();
         let gate = self.gate.is_none_or(|gate| gate.gate().is_ok());
-        if share && band && gate && self.every > 0 {
+        if share && band && gate && self.every > 0 && self.looks > 0 {
             Ok(self)
         } else {
             Err(ControlError::Invalid { what: "rule", index: 0 })
@@ -61,7 +64,8 @@ impl Rule {
 pub struct Told<'a> {
     /// Blocks that are still those they were when it was told last; blocks behind them are new.
     pub kept: usize,
-    /// What each block loses at each level by a step since then, `[block][level]`; `None` if there was none.
+    /// What each block loses at each level by a step since then, `[block][level]`; `None` if there was none, or where [nobody
+    /// looks](Controller::wants).
     pub loss: Option<&'a [f64]>,
     /// Danger of each block in that step (9.23), the largest of the heads; `None` without a gate, or if there was no step.
     pub danger: Option<&'a [f64]>,
@@ -130,9 +134,9 @@ impl Layer {
             self.peak.iter_mut().zip(loss).for_each(|(most, now)| *most = most.max(*now));
             let n = loss.len() / levels;
             self.rests.resize(n, 0);
-            self.steps += 1;
             self.fresh = true;
         }
+        self.steps += 1;
         if let (Some(gate), Some(danger)) = (rule.gate, told.danger) {
             self.gates.resize_with(danger.len(), || gate.gate().unwrap_or_default());
             for (gate, danger) in self.gates.iter_mut().zip(danger) {
@@ -141,8 +145,18 @@ impl Layer {
         }
     }
 
+    /// Whether the losses of the next step are looked at: in `looks` steps of an interval, and where a decision waits for them.
+    fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> bool {
+        let (every, looks) = (interval(layer, rule), rule.looks as u64);
+        let since = self.steps + 1 - self.decided;
+        let asked = if told.kept < self.items() { 0 } else { self.asked };
+        let looked = |steps: u64| steps * looks / every;
+        let due = self.decided == 0 || since >= every || (over && told.levels.len() > asked);
+        due || looked(since) > looked(since - 1)
+    }
+
     fn trigger(&self, layer: usize, over: bool, blocks: usize, rule: &Rule) -> Option<Trigger> {
-        let every = rule.every as u64 * (1 + layer as u64 / 4);
+        let every = interval(layer, rule);
         match () {
             () if self.items() == 0 || !self.fresh => None,
             () if self.decided == 0 => Some(Trigger::First),
@@ -160,6 +174,30 @@ impl Layer {
             *peak = 0.0;
         }
         self.known = self.items();
+    }
+}
+
+/// Steps between decisions of a layer, (9.14).
+fn interval(layer: usize, rule: &Rule) -> u64 {
+    rule.every as u64 * (1 + layer as u64 / 4)
+}
+
+/// Whether a layer takes more than all may, or than it may itself.
+struct Over {
+    all: bool,
+    own: Vec<bool>,
+}
+
+impl Over {
+    fn new(told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Self {
+        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
+        let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
+        let own = told.iter().zip(&used).map(|(told, used)| !(*used <= budgets.layer * told.levels.len() as f64));
+        Self { all: !(used.iter().sum::<f64>() <= budgets.block * blocks as f64), own: own.collect() }
+    }
+
+    fn is(&self, layer: usize) -> bool {
+        self.all || self.own.get(layer) == Some(&true)
     }
 }
 
@@ -190,6 +228,17 @@ impl Controller {
         Self::default()
     }
 
+    /// Layers whose losses of the next step count; those of others may be left out of what [`Controller::tell`] takes. `told` needs none.
+    pub fn wants(rule: &Rule, layers: &[&mut Layer], told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Vec<bool> {
+        let over = Over::new(told, cost, budgets);
+        layers
+            .iter()
+            .zip(told)
+            .enumerate()
+            .map(|(at, (layer, told))| layer.wants(at, over.is(at), told, rule))
+            .collect()
+    }
+
     /// Takes a step of all layers, and decides for those whose time it is: levels of all their blocks that losses were told of, within the
     /// budgets. What became of it is told with the next call. `cost` is by level of the ladder.
     ///
@@ -214,12 +263,8 @@ impl Controller {
             layer.hear(told, cost.len(), rule);
         }
         let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
-        let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
-        let all = budgets.block * blocks as f64;
-        let over = !(used.iter().sum::<f64>() <= all);
-        let own = |at: usize| !(used[at] <= budgets.layer * told[at].levels.len() as f64);
-        let trigger =
-            |(at, layer): (usize, &&mut Layer)| layer.trigger(at, over || own(at), told[at].levels.len(), rule);
+        let over = Over::new(told, cost, budgets);
+        let trigger = |(at, layer): (usize, &&mut Layer)| layer.trigger(at, over.is(at), told[at].levels.len(), rule);
         let mut triggers: Vec<_> = layers.iter().enumerate().map(trigger).collect();
         if triggers.iter().all(Option::is_none) {
             return Ok(vec![None; told.len()]);

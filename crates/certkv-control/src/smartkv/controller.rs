@@ -152,7 +152,7 @@ impl Controller {
         self.importance.len()
     }
 
-    /// Scores of all items at the last step.
+    /// Scores of all items at the last step that could have brought a decision.
     pub fn scores(&self) -> &[f64] {
         &self.scores
     }
@@ -187,9 +187,7 @@ impl Controller {
         if let Some(attention) = told.attention {
             self.importance.update(attention, self.steps)?;
             self.steps += 1;
-            self.importance.scores(self.steps - 1, &mut self.scores);
         }
-        self.scores.truncate(self.importance.len());
         let n = self.importance.len();
         let levels =
             told.levels.get(..n).ok_or(ControlError::Length { what: "levels", got: told.levels.len(), need: n })?;
@@ -200,6 +198,10 @@ impl Controller {
         }
         let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
         let within = levels.iter().map(cost).sum::<f64>() <= budget * n as f64;
+        if !self.may_decide(within) {
+            return Ok(None);
+        }
+        self.importance.scores(self.steps - 1, &mut self.scores);
         let Some(trigger) = self.trigger(within)? else { return Ok(None) };
         self.hysteresis.check(&self.scores)?;
         let mut held = BitSet::new(n);
@@ -228,6 +230,14 @@ impl Controller {
         (self.decided, self.looked) = (self.steps, self.steps);
         self.last.clone_from(&self.scores);
         Ok(Some(decision))
+    }
+
+    /// Whether scores are worth making: a look at the drift, at least, is due.
+    fn may_decide(&self, within: bool) -> bool {
+        let (n, since) = (self.importance.len(), self.steps - self.decided);
+        let due = since >= interval(self.layer, n, self.rule.base) as u64 || (!within && n > self.last.len());
+        let looks = self.steps - self.looked >= self.rule.drift_every as u64;
+        n > 0 && since > 0 && (self.decided == 0 || due || looks)
     }
 
     fn trigger(&mut self, within: bool) -> Result<Option<Trigger>, ControlError> {

@@ -6,7 +6,7 @@ use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error, SequenceId};
-use certkv_control::bound_budget::{BoundPlan, BoundRule, Lacking, Terms, Told};
+use certkv_control::bound_budget::{BoundPlan, BoundRule, Clock, Lacking, Planner, Terms, Told};
 use certkv_control::smartkv::Decision;
 
 /// Levels by the certificates' own terms, math.md 9.5: the fewest bytes at which the bound of every query head's output would be within a
@@ -78,8 +78,9 @@ impl Cache {
             let mut work = self.workspace()?;
             let planned = (0..self.groups.len())
                 .map(|index| {
-                    self.seen(index, state, &mut work, Reading::CERTIFICATE)
-                        .map(|(_, found)| found.map(terms::HeadTerms::into_terms))
+                    let levels = ladder_levels(&state.tables[index], self.groups[index].level_count());
+                    let found = self.seen(index, state, &mut work, &levels, Reading::CERTIFICATE);
+                    found.map(|found| found.map(terms::HeadTerms::into_terms))
                 })
                 .collect::<Result<Option<Vec<Terms>>, Error>>()
                 .and_then(|terms| {
@@ -115,25 +116,21 @@ impl Cache {
         all: &mut Controlled,
     ) -> Result<(), Error> {
         let mut heard = Vec::with_capacity(self.groups.len());
-        for index in 0..self.groups.len() {
-            let (levels, found) = self.seen(index, state, work, Reading::CERTIFICATE)?;
-            terms::forget(&self.groups[index], state);
-            let control = state.control.get_mut(self.groups[index].first);
-            let kept = control.map_or(usize::MAX, |control| control.take_kept());
-            let terms = found.map(|found| found.into_terms());
-            heard.push(Heard { kept, levels, terms });
+        for (index, group) in self.groups.iter().enumerate() {
+            let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
+            let levels = ladder_levels(&state.tables[index], group.level_count());
+            heard.push(Heard { kept, levels, terms: None });
         }
-        let told =
-            heard.iter().map(|Heard { kept, levels, terms }| Told { kept: *kept, terms: terms.as_ref(), levels });
-        let told: Vec<_> = told.collect();
-        let clocks = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
-            Decides::Planned(clock) => Some(clock),
-            _ => None,
-        });
-        let (mut clocks, cost): (Vec<_>, _) = (clocks.collect(), self.ladder_cost());
-        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens()) as f64;
-        let budget = control.bytes_per_token * tokens;
-        let plan = work.planner.tell(&control.rule, &mut clocks, &told, &cost, budget)?;
+        let (cost, tokens) = (self.ladder_cost(), self.groups.first().map_or(0, |group| group.layout.tokens()) as f64);
+        let (rule, budget) = (&control.rule, control.bytes_per_token * tokens);
+        if Planner::is_due(rule, &clocks(state), &told(&heard), &cost, budget) {
+            for (index, heard) in heard.iter_mut().enumerate() {
+                let found = self.seen(index, state, work, &heard.levels, Reading::CERTIFICATE)?;
+                heard.terms = found.map(|found| found.into_terms());
+            }
+        }
+        self.groups.iter().for_each(|group| terms::forget(group, state));
+        let plan = work.planner.tell(rule, &mut clocks(state), &told(&heard), &cost, budget)?;
         for (index, Heard { kept, levels, terms }) in heard.into_iter().enumerate() {
             let decision = plan.as_ref().map(|(trigger, plan)| {
                 let wanted = &plan.levels[index];
@@ -164,22 +161,33 @@ impl Cache {
         Ok(())
     }
 
-    /// Levels of a layer's blocks, and what the last step said of them, if somebody looks for the first time.
+    /// What the last step said of a layer's blocks, which have `levels`, if somebody looks for the first time.
     pub(super) fn seen(
         &self,
         index: usize,
         state: &mut SequenceState,
         work: &mut Workspace,
+        levels: &[u8],
         reading: Reading,
-    ) -> Result<(Vec<u8>, Option<terms::HeadTerms>), Error> {
+    ) -> Result<Option<terms::HeadTerms>, Error> {
         let group = &self.groups[index];
-        let levels = ladder_levels(&state.tables[index], group.level_count());
         if !levels.is_empty() && !state.heads[group.all_memories().start].mass.is_empty() {
             self.probe(index, state, work, levels.len())?;
         }
-        let found = terms::read(group, state, &levels, reading);
-        Ok((levels, found))
+        Ok(terms::read(group, state, levels, reading))
     }
+}
+
+fn clocks(state: &mut SequenceState) -> Vec<&mut Clock> {
+    let all = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
+        Decides::Planned(clock) => Some(clock),
+        _ => None,
+    });
+    all.collect()
+}
+
+fn told(heard: &[Heard]) -> Vec<Told<'_>> {
+    heard.iter().map(|Heard { kept, levels, terms }| Told { kept: *kept, terms: terms.as_ref(), levels }).collect()
 }
 
 /// What each block loses at the lowest level, all heads together.

@@ -29,7 +29,12 @@ impl Probe<'_> {
         self.0.first().map_or(f64::NAN, |x| f64::from(*x))
     }
 
-    /// `[eps, eta, sop]` of the codes at a level of the ladder.
+    /// `[eps, eta, sop]` of the codes at every level of the ladder.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = [f64; OF_LEVEL]> {
+        self.0.get(1..).unwrap_or(&[]).as_chunks().0.iter().map(|errors: &[f32; OF_LEVEL]| errors.map(f64::from))
+    }
+
+    /// The same of one.
     pub(crate) fn errors(&self, level: usize) -> [f64; OF_LEVEL] {
         core::array::from_fn(|i| self.0.get(1 + level * OF_LEVEL + i).map_or(f64::NAN, |x| f64::from(*x)))
     }

@@ -1,12 +1,12 @@
 //! Retention over levels: what it is told of all layers, and what becomes of its decisions.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
+use super::ladder_levels;
 use super::terms::{self, Measure, Reading};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error};
-use certkv_control::retention::{Budgets, Rule, Told};
-use certkv_control::smartkv::Decision;
+use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told};
 
 /// Rate-distortion retention over [`Config::levels`]: math.md 9.3 with blocks of layers for items. What a level loses is its terms in the
 /// certificates of the last step, as shares of the outputs' norms, all query heads of the layer together. All layers share one budget.
@@ -62,9 +62,18 @@ impl Cache {
         mut log: Option<&mut dyn FnMut(ControlEntry)>,
         all: &mut Controlled,
     ) -> Result<(), Error> {
-        let heard = (0..self.groups.len()).map(|index| self.hear(index, control, state, work));
-        let heard = heard.collect::<Result<Vec<_>, _>>()?;
-        let decisions = self.decide_retained(control, state, work, &heard)?;
+        let heard = (0..self.groups.len()).map(|index| self.meet(index, state));
+        let mut heard: Vec<_> = heard.collect();
+        let (rule, cost) = (&control.rule, self.ladder_cost());
+        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens()) as f64;
+        let budgets =
+            Budgets { block: control.bytes_per_token * tokens, layer: control.layer_bytes_per_token * tokens };
+        let wanted = Controller::wants(rule, &layers(state), &told(&heard), &cost, budgets);
+        for (index, heard) in heard.iter_mut().enumerate().filter(|(index, _)| wanted[*index]) {
+            self.hear(index, control, state, work, heard)?;
+        }
+        self.groups.iter().for_each(|group| terms::forget(group, state));
+        let decisions = work.retention.tell(rule, &mut layers(state), &told(&heard), &cost, budgets)?;
         for (index, (heard, decision)) in heard.into_iter().zip(decisions).enumerate() {
             let Heard { kept, levels, loss, danger } = heard;
             if let Some(decision) = &decision {
@@ -91,49 +100,48 @@ impl Cache {
         Ok(())
     }
 
+    /// A layer's blocks, of which nothing was heard.
+    fn meet(&self, index: usize, state: &mut SequenceState) -> Heard {
+        let group = &self.groups[index];
+        let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
+        let levels = ladder_levels(&state.tables[index], group.level_count());
+        Heard { kept, levels, loss: None, danger: None }
+    }
+
+    /// What the last step said of them.
     fn hear(
         &self,
         index: usize,
         control: &Retention,
         state: &mut SequenceState,
         work: &mut Workspace,
-    ) -> Result<Heard, Error> {
-        let group = &self.groups[index];
+        heard: &mut Heard,
+    ) -> Result<(), Error> {
         let gated = control.rule.gate.is_some();
         let reading = Reading { measure: control.measure, cancels: true, gated };
-        let (levels, terms) = self.seen(index, state, work, reading)?;
-        terms::forget(group, state);
-        let cells = levels.len() * usize::from(group.level_count());
-        let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
-        let loss = terms.as_ref().map(|terms| terms.sum(cells));
-        let danger = terms.filter(|terms| gated && terms.danger.len() == levels.len()).map(|terms| terms.danger);
-        Ok(Heard { kept, levels, loss, danger })
+        if let Some(terms) = self.seen(index, state, work, &heard.levels, reading)? {
+            let blocks = heard.levels.len();
+            heard.loss = Some(terms.sum(blocks * usize::from(self.groups[index].level_count())));
+            heard.danger = Some(terms.danger).filter(|danger| gated && danger.len() == blocks);
+        }
+        Ok(())
     }
+}
 
-    fn decide_retained(
-        &self,
-        control: &Retention,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        heard: &[Heard],
-    ) -> Result<Vec<Option<Decision>>, Error> {
-        let Some(group) = self.groups.first() else { return Ok(Vec::new()) };
-        let cost = self.ladder_cost();
-        let tokens = group.layout.tokens() as f64;
-        let budgets =
-            Budgets { block: control.bytes_per_token * tokens, layer: control.layer_bytes_per_token * tokens };
-        let told = heard.iter().map(|Heard { kept, levels, loss, danger }| Told {
-            kept: *kept,
-            loss: loss.as_deref(),
-            danger: danger.as_deref(),
-            levels,
-        });
-        let told: Vec<_> = told.collect();
-        let layers = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
-            Decides::Retained(layer) => Some(layer),
-            _ => None,
-        });
-        let mut layers: Vec<_> = layers.collect();
-        Ok(work.retention.tell(&control.rule, &mut layers, &told, &cost, budgets)?)
-    }
+fn layers(state: &mut SequenceState) -> Vec<&mut Layer> {
+    let all = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
+        Decides::Retained(layer) => Some(layer),
+        _ => None,
+    });
+    all.collect()
+}
+
+fn told(heard: &[Heard]) -> Vec<Told<'_>> {
+    let all = heard.iter().map(|Heard { kept, levels, loss, danger }| Told {
+        kept: *kept,
+        loss: loss.as_deref(),
+        danger: danger.as_deref(),
+        levels,
+    });
+    all.collect()
 }

@@ -46,13 +46,13 @@ impl Cache {
         let group = &self.groups[index];
         let (layer, count) = (group.first, group.level_count());
         let gated = control.rule.gate.is_some();
-        let (levels, danger) = if gated {
+        let levels = ladder_levels(&state.tables[index], count);
+        let danger = if gated {
             let reading = Reading { measure: Measure::Linear, cancels: true, gated };
-            let (levels, found) = self.seen(index, state, work, reading)?;
-            let danger = found.map(|found| found.danger).filter(|danger| danger.len() == levels.len());
-            (levels, danger)
+            let found = self.seen(index, state, work, &levels, reading)?;
+            found.map(|found| found.danger).filter(|danger| danger.len() == levels.len())
         } else {
-            (ladder_levels(&state.tables[index], count), None)
+            None
         };
         let attention = take_attention(group, state, levels.len());
         let Some(layer_control) = state.control.get_mut(layer) else { return Ok(None) };

@@ -96,6 +96,9 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
     let all = blocks > 0 && heads.iter().all(whole);
     all.then(|| {
         let mut found = HeadTerms::default();
+        let cells = heads.len() * of_group * blocks * probes.levels();
+        found.loss.reserve_exact(cells);
+        found.shrink.reserve_exact(cells);
         for (kv_head, memory) in heads.iter().enumerate() {
             for h in 0..of_group {
                 let [radius, norm] = memory.terms.heads[h].map(f64::from);
@@ -153,8 +156,8 @@ fn add(
             bounds.push(if now.is_nan() { 0.0 } else { per_eps[0] * now });
         }
         let (mass, root, distance) = (f64::from(*mass), f64::from(*root), probe.radius() + seen.radius);
-        for level in 0..probes.levels() {
-            let [eps, eta, sop] = probe.errors(level);
+        for (level, errors) in probe.levels().enumerate() {
+            let [eps, eta, sop] = errors;
             let (delta, lambda) = (per_eps[0] * eps, per_eps[1] * eps);
             // A digit's step is that of the largest scale, and codes are as many as the scale is small: what digits lose (5.29) is the same at every level of values
             // that has codes.

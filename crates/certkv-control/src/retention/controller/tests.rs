@@ -99,6 +99,43 @@ fn losses_bring_levels_within_the_budget() {
     });
 }
 
+/// Losses that nobody looks at make no decision, and as many are looked at as the rule says.
+#[test]
+fn losses_are_looked_at_where_they_count() {
+    for (looks, every) in [(1, 8), (2, 8), (8, 8), (3, 5)] {
+        let rule = Rule { looks, every, ..Rule::default() };
+        let mut layers = vec![Layer::default(); 5];
+        let (mut levels, mut looked, mut decided) = (vec![vec![2u8; 12]; 5], [0; 5], [0; 5]);
+        for step in 0..80 {
+            let entries: Vec<Told<'_>> =
+                levels.iter().map(|levels| Told { kept: 12, loss: None, danger: None, levels }).collect();
+            let mut all: Vec<&mut Layer> = layers.iter_mut().collect();
+            let wanted = Controller::wants(&rule, &all, &entries, &COST, BUDGETS);
+            let losses: Vec<_> = (0..5).map(|layer| losses(12, 3 + layer % 2, step)).collect();
+            let told = entries.iter().enumerate();
+            let told: Vec<_> = told.map(|(l, t)| Told { loss: wanted[l].then_some(&losses[l][..]), ..*t }).collect();
+            let decisions = Controller::new().tell(&rule, &mut all, &told, &COST, BUDGETS).unwrap();
+            for (layer, decision) in decisions.into_iter().enumerate() {
+                looked[layer] += usize::from(wanted[layer]);
+                decided[layer] += usize::from(decision.is_some());
+                assert!(wanted[layer] || decision.is_none(), "layer {layer}, step {step}");
+                if let Some(Decision { levels: Some(to), .. }) = decision {
+                    levels[layer] = to;
+                }
+            }
+        }
+        // The first comes at once; the last layer's interval is twice as long.
+        let intervals = [79 / every, 79 / every, 79 / every, 79 / every, 79 / (2 * every)];
+        assert_eq!(decided, intervals.map(|n| n + 1));
+        for (looked, n) in looked.into_iter().zip(intervals) {
+            assert!(
+                (1 + n * looks..1 + (n + 1) * looks).contains(&looked),
+                "{looked} looks in {n} intervals of {every}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_log_replays_to_the_same_decisions() {
     let rule = Rule { gate: Some(Gating::default()), stick: 0.1, ..Rule::default() };
@@ -184,6 +221,7 @@ fn what_cannot_be_is_refused_and_a_small_budget_said() {
     let gate = |protect, release| Some(Gating { protect, release });
     for rule in [
         Rule { every: 0, ..good },
+        Rule { looks: 0, ..good },
         Rule { keep: 1.0, ..good },
         Rule { keep: f64::NAN, ..good },
         Rule { up: good.down, ..good },
