@@ -239,16 +239,20 @@ static void hear(void *user, const certkv_control_entry *entry)
     /* Each of them is told its own, after a step that it has not seen. */
     TRUE((entry->attention != NULL) == (all->who < 2));
     TRUE((entry->danger != NULL) == (all->who == 1));
-    TRUE((entry->loss != NULL) == (all->who == 2));
-    TRUE((entry->bound_loss != NULL) == (all->who == 3) && (entry->bound_shrink != NULL) == (all->who == 3) && (entry->bound_cap != NULL) == (all->who == 3));
+    /* Of these, steps that no decision counts have none. */
+    TRUE(entry->loss == NULL || all->who == 2);
+    TRUE(entry->bound_loss == NULL || all->who == 3);
+    TRUE((entry->bound_shrink != NULL) == (entry->bound_loss != NULL) && (entry->bound_cap != NULL) == (entry->bound_loss != NULL));
+    TRUE(entry->wanted == NULL || all->who < 2 || (entry->loss != NULL) == (all->who == 2));
+    TRUE(entry->wanted == NULL || (entry->bound_loss != NULL) == (all->who == 3));
     for (i = 0; all->who < 2 && i < entry->heads * entry->blocks; i++) {
         TRUE(entry->attention[i] >= 0.0);
     }
     /* The first level loses least. */
-    for (i = 0; all->who == 2 && i < cells; i += 3) {
+    for (i = 0; entry->loss != NULL && i < cells; i += 3) {
         TRUE(entry->loss[i] <= entry->loss[i + 1] && entry->loss[i + 1] <= entry->loss[i + 2] && entry->loss[i + 2] > 0.0);
     }
-    for (i = 0; all->who == 3 && i < entry->heads * cells; i += 3) {
+    for (i = 0; entry->bound_loss != NULL && i < entry->heads * cells; i += 3) {
         TRUE(entry->bound_loss[i] <= entry->bound_loss[i + 2] && entry->bound_loss[i + 2] > 0.0);
         TRUE(entry->bound_shrink[i] <= entry->bound_shrink[i + 2]);
     }

@@ -824,7 +824,7 @@ typedef struct certkv_control_entry {
    */
   const double *attention;
   /**
-   * Of `config->retention`: what each level loses of a block, blocks x levels.
+   * Of `config->retention`: what each level loses of a block, blocks x levels. NULL in a step that no decision counts.
    */
   const double *loss;
   /**
@@ -832,7 +832,8 @@ typedef struct certkv_control_entry {
    */
   const double *danger;
   /**
-   * Of `config->bound_budget`, as shares of the norm of a head's output: what a level adds to its bound, heads x blocks x levels;
+   * Of `config->bound_budget`, as shares of the norm of a head's output: what a level adds to its bound, heads x blocks x levels, NULL in a
+   * step that no plan is made of;
    */
   const double *bound_loss;
   /**

@@ -47,11 +47,12 @@ pub struct certkv_control_entry {
     pub levels: *const u32,
     /// Of `config->control`: masses of the last step, heads x blocks.
     pub attention: *const f64,
-    /// Of `config->retention`: what each level loses of a block, blocks x levels.
+    /// Of `config->retention`: what each level loses of a block, blocks x levels. NULL in a step that no decision counts.
     pub loss: *const f64,
     /// With a gate: the danger of each block.
     pub danger: *const f64,
-    /// Of `config->bound_budget`, as shares of the norm of a head's output: what a level adds to its bound, heads x blocks x levels;
+    /// Of `config->bound_budget`, as shares of the norm of a head's output: what a level adds to its bound, heads x blocks x levels, NULL in a
+    /// step that no plan is made of;
     pub bound_loss: *const f64,
     /// what it takes from the sum that the bound is divided by, in the same order;
     pub bound_shrink: *const f64,
