@@ -6,7 +6,8 @@
 namespace ckv_encode {
 
 // What a warp needs for rotations lies behind the codes of all rows, a byte each, in the place of errors.
-static_assert(BLOCK * DIM + 8 * WARPS * DIM <= ERROR_BYTES, "rows fit");
+constexpr u32 TILES = DIM / 16, SUMS = 2 * TILES + CKV_KEY_SLOTS;
+static_assert(BLOCK * DIM + 8 * WARPS * (DIM + SUMS) <= ERROR_BYTES && CKV_KEY_SLOTS <= 32, "rows and sums fit");
 
 // The head's table, behind everything else: to be read there by all rows.
 CKV_FN const u32* table_of(const Work& w) { return (const u32*)((u8*)w.raw + AT_TABLE); }
@@ -29,6 +30,8 @@ CKV_FN const double* grouped_row(const Work& w, u32 token) {
     ckv_grouped::turn(table, y, [own](u32 place) -> double& { return own[place]; });
     return own;
 }
+// Numbers that a warp's lanes tell each other beside the row: sums of tiles, twice, then a number of each group.
+CKV_FN double* sums_of(const Work& w) { return (double*)((u8*)w.errors + BLOCK * DIM) + WARPS * DIM + warp() * SUMS; }
 
 CKV_FN double level_of(const u32* table, u32 tile, u32 code) {
     const u32 half = 1u << (ckv_grouped::bits_of(tile) - 1);
@@ -52,36 +55,89 @@ CKV_FN u32 grouped_code(const u32* table, u32 tile, double y, double by) {
     return index | (positive ? half : 0);
 }
 
+// Places of a lane that are held in registers at a time, and how many of them a row has.
+constexpr u32 HELD = DIM > 64 ? 4 : 2, PLACES = DIM / 32;
+
+// Sums over the 16 places of each tile to `sums`, by tile, of the places 32 (from + m) + lane in x[m]: lanes halve what they hold as they add.
+CKV_FN void tile_sums(double (&x)[HELD], u32 from, double* sums) {
+#pragma unroll
+    for (u32 n = HELD, d = 8; d > 0; d /= 2) {
+        if (n == 1) {
+            x[0] += shfl_xor(x[0], (int)d);
+            continue;
+        }
+        n /= 2;
+#pragma unroll
+        for (u32 m = 0; m < n; ++m) {
+            const double low = x[m], high = x[m + n];
+            x[m] = (lane() & d ? high : low) + shfl_xor(lane() & d ? low : high, (int)d);
+        }
+    }
+    const u32 m = from + (lane() & 15) / (16 / HELD);
+    if (lane() % (16 / HELD) == 0 && m < PLACES) sums[2 * m + (lane() >> 4)] = x[0];
+}
+
 // As turbo_scales: codes of all rows, a byte each, in the place of errors; radii to `section`, by group and token, and w.scale, norms to w.offset. Returns
-// OVERFLOW if one does not fit.
+// OVERFLOW if one does not fit. All groups of a row at once: a lane sums the tiles of one.
 CKV_FN u32 grouped_scales(const Work& w, u8* section) {
     const u32* table = table_of(w);
-    u8* staged = (u8*)w.errors;
-    u32 bad = 0;
+    double *sums = sums_of(w), *norms = sums + 2 * TILES;
+    // The tiles of this lane's group, if it has one.
+    u32 first = TILES, end = 0, bad = 0;
+#pragma unroll 1
+    for (u32 tile = 0; tile < TILES; ++tile) {
+        if (ckv_grouped::group_of(ckv_grouped::tile_at(table, tile)) == lane()) first = tile < first ? tile : first, end = tile + 1;
+    }
 #pragma unroll 1
     for (u32 t = warp(); t < BLOCK; t += WARPS) {
-        const double* y = grouped_row(w, t);
-        u32 group = 0;
+        const double* y = grouped_row(w, t) + lane();
+        u8* staged = (u8*)w.errors + t * DIM + lane();
 #pragma unroll 1
-        for (u32 first = 0, end; first < DIM; first = end, ++group) {
-            const u32 tile = ckv_grouped::tile_at(table, first / 16);
-            for (end = first + 16; !ckv_grouped::ends(ckv_grouped::tile_at(table, end / 16 - 1));) end += 16;
-            double square = 0.0, product = 0.0, levels = 0.0;
-#pragma unroll 1
-            for (u32 p = first + lane(); p < end; p += 32) square += y[p] * y[p];
-            const double norm = sqrt(warp_total(square));
-#pragma unroll 1
-            for (u32 p = first + lane(); p < end; p += 32) {
-                const u32 code = grouped_code(table, tile, y[p], norm > 0.0 ? norm : 1.0);
-                const double level = level_of(table, tile, code);
-                staged[t * DIM + p] = (u8)code;
-                product += level * y[p], levels += level * level;
-            }
-            const double fitted = larger(warp_total(product) / warp_total(levels), 0.0), radius = round_nearest<F16>(norm > 0.0 ? fitted : 0.0);
-            if (!is_finite(radius)) bad = OVERFLOW;
-            else if (lane() == 0) store_scale<F16>(section, group * BLOCK + t, radius), put_step(w, group * BLOCK + t, radius, norm);
+        for (u32 from = 0; from < PLACES; from += HELD) {
+            double x[HELD];
+#pragma unroll
+            for (u32 m = 0; m < HELD; ++m) x[m] = from + m < PLACES ? y[32 * (from + m)] * y[32 * (from + m)] : 0.0;
+            tile_sums(x, from, sums);
         }
-        if (lane() >= group && lane() < CKV_KEY_SLOTS) store_scale<F16>(section, lane() * BLOCK + t, 0.0), put_step(w, lane() * BLOCK + t, 0.0, 0.0);
+        syncwarp();
+        double norm = 0.0;
+#pragma unroll 1
+        for (u32 tile = first; tile < end; ++tile) norm += sums[tile];
+        norm = sqrt(norm);
+        if (lane() < CKV_KEY_SLOTS) norms[lane()] = norm;
+        syncwarp();
+#pragma unroll 1
+        for (u32 from = 0; from < PLACES; from += HELD) {
+            double x[HELD];
+            u32 tiles[HELD], codes[HELD];
+#pragma unroll
+            for (u32 m = 0; m < HELD; ++m) {
+                if (from + m >= PLACES) {
+                    x[m] = 0.0, tiles[m] = codes[m] = 0;
+                    continue;
+                }
+                tiles[m] = ckv_grouped::tile_at(table, 2 * (from + m) + (lane() >> 4));
+                const double by = norms[ckv_grouped::group_of(tiles[m])], at = y[32 * (from + m)];
+                codes[m] = grouped_code(table, tiles[m], at, by > 0.0 ? by : 1.0);
+                staged[32 * (from + m)] = (u8)codes[m];
+                x[m] = level_of(table, tiles[m], codes[m]) * at;
+            }
+            tile_sums(x, from, sums);
+#pragma unroll
+            for (u32 m = 0; m < HELD; ++m) {
+                const double level = from + m < PLACES ? level_of(table, tiles[m], codes[m]) : 0.0;
+                x[m] = level * level;
+            }
+            tile_sums(x, from, sums + TILES);
+        }
+        syncwarp();
+        double of_products = 0.0, of_levels = 0.0;
+#pragma unroll 1
+        for (u32 tile = first; tile < end; ++tile) of_products += sums[tile], of_levels += sums[TILES + tile];
+        const double fitted = larger(of_products / of_levels, 0.0), radius = round_nearest<F16>(norm > 0.0 ? fitted : 0.0);
+        // Slots without a group have zeros.
+        if (!is_finite(radius)) bad = OVERFLOW;
+        else if (lane() < CKV_KEY_SLOTS) store_scale<F16>(section, lane() * BLOCK + t, radius), put_step(w, lane() * BLOCK + t, radius, norm);
     }
     return bad;
 }
@@ -102,17 +158,17 @@ CKV_FN void store_grouped(u8* codes, u32 bits, u32 unit, const Codes& of) {
 // As turbo_measure: codes to the record, errors in the place of the originals, and in `top` the largest squared norm of an error, of a decoded row, and of a row as it is coded.
 CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLOCK>& gram, double (&top)[TURNED_NORMS]) {
     const u32* table = table_of(w);
-    constexpr u32 PLACES = BLOCK < 32 ? 32 : 16, UNITS = ckv_grouped::UNITS;
+    constexpr u32 UNIT_PLACES = BLOCK < 32 ? 32 : 16, UNITS = ckv_grouped::UNITS;
     const u8* staged = (const u8*)w.errors;
 #pragma unroll 1
-    for (u32 u = warp(); u < DIM / PLACES * UNITS; u += WARPS) {
-        const u32 number = u / UNITS, first = 32 * (u % UNITS), tile = ckv_grouped::tile_at(table, number * (PLACES / 16));
+    for (u32 u = warp(); u < DIM / UNIT_PLACES * UNITS; u += WARPS) {
+        const u32 number = u / UNITS, first = 32 * (u % UNITS), tile = ckv_grouped::tile_at(table, number * (UNIT_PLACES / 16));
         Codes codes = {{0, 0, 0, 0}};
 #pragma unroll 1
         for (u32 p = 0; p < 16; ++p) {
             const u32 operand = p >> 3, within = lane() / 4 + 8 * (p >> 1 & 1), place = 4 * (lane() % 4) + 2 * (p >> 2 & 1) + (p & 1);
-            const u32 token = PLACES == 32 ? within : first + 16 * operand + within;
-            codes.set(p, staged[token * DIM + number * PLACES + (PLACES == 32 ? 16 * operand : 0) + place]);
+            const u32 token = UNIT_PLACES == 32 ? within : first + 16 * operand + within;
+            codes.set(p, staged[token * DIM + number * UNIT_PLACES + (UNIT_PLACES == 32 ? 16 * operand : 0) + place]);
         }
         store_grouped(section + ckv_grouped::codes_before(tile), ckv_grouped::bits_of(tile), u % UNITS, codes);
     }
@@ -123,7 +179,7 @@ CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLO
     for (u32 t = warp(); t < BLOCK; t += WARPS) {
         const double* y = grouped_row(w, t);
         double error = 0.0, decoded = 0.0, square = 0.0;
-#pragma unroll 1
+#pragma unroll HELD
         for (u32 p = lane(); p < DIM; p += 32) {
             const u32 tile = ckv_grouped::tile_at(table, p / 16);
             const double radius = (double)w.scale[ckv_grouped::group_of(tile) * BLOCK + t];
