@@ -224,7 +224,7 @@ impl Cache {
     /// A block that cannot have the level that was decided (its page class is full, no scales of that level hold it, the device failed)
     /// keeps the one that it has, and is counted. Each layer has its own clock; where a layer decides nothing, a call costs a few
     /// operations per query head and block, else some sorts of the blocks, and the coding of those that change. Where decisions are by
-    /// what levels lose, a block that is new is coded once at every level, to see that.
+    /// what levels lose, a block that is new is coded once at every level but its own, to see that.
     ///
     /// # Errors
     /// Unknown or busy sequence: not while a step holds it. [`Error::SwappedOut`].

@@ -7,6 +7,7 @@ use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use certkv_codec::decode::read_summary;
+use certkv_page::BlockEntry;
 
 /// Numbers of a level: `eps`, `eta`, `sop` (3.1), (3.4), (3.5). Not a number where the level cannot hold the block.
 const OF_LEVEL: usize = 3;
@@ -80,8 +81,8 @@ impl Probes {
 }
 
 impl Cache {
-    /// Codes the blocks of a layer that are not known yet, up to `blocks`, at every level. Costs one read of a block's originals and its
-    /// encoding at every level, once in its life.
+    /// Codes the blocks of a layer that are not known yet, up to `blocks`, at every level but their own. Costs one read of a block's originals and its
+    /// encoding at the other levels, once in its life.
     pub(super) fn probe(
         &self,
         index: usize,
@@ -97,7 +98,7 @@ impl Cache {
         let mut page = vec![0u8; group.bytes_at(0)];
         for block in probes.blocks()..blocks {
             let missing = Error::Order { layer, why: "a page of the sequence is missing" };
-            let host = table.get(block).ok_or(missing)?.host;
+            let BlockEntry { host, packed, level: has, .. } = *table.get(block).ok_or(missing)?;
             let originals = group.host.read_tagged(group.host_slot(host, layer)?, &self.main, Group::tag(host))?;
             work.block.clear();
             work.block.extend_from_slice(originals.words());
@@ -110,8 +111,18 @@ impl Cache {
                 let Workspace { block: rows, encoders, .. } = &mut *work;
                 let encoders = &mut encoders[encoder_of(group, index, level)];
                 let page = &mut page[..group.bytes_at(level)];
-                if !encode(self, group, (layer, level), &centres[group.strand(layer)], rows, encoders, page)? {
-                    continue;
+                match packed.filter(|_| level == has) {
+                    // It has these codes.
+                    Some(id) => {
+                        let own =
+                            group.packed_at(level).read_tagged(group.slot(id, layer), &self.main, Group::tag(id))?;
+                        page.copy_from_slice(&own.bytes()[..page.len()]);
+                    }
+                    None => {
+                        if !encode(self, group, (layer, level), &centres[group.strand(layer)], rows, encoders, page)? {
+                            continue;
+                        }
+                    }
                 }
                 let up = usize::from(group.level_count() - 1 - level);
                 for (head, numbers) in of_block.chunks_exact_mut(stride).enumerate() {
