@@ -150,7 +150,7 @@ impl Layer {
         let (every, looks) = (interval(layer, rule), rule.looks as u64);
         let since = self.steps + 1 - self.decided;
         let asked = if told.kept < self.items() { 0 } else { self.asked };
-        let looked = |steps: u64| steps * looks / every;
+        let looked = |steps: u64| steps.saturating_mul(looks) / every;
         let due = self.decided == 0 || since >= every || (over && told.levels.len() > asked);
         due || looked(since) > looked(since - 1)
     }

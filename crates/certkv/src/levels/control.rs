@@ -145,9 +145,9 @@ impl LayerControl {
         self.probes.truncate(blocks);
     }
 
-    /// Blocks that are still those they were, now that somebody is told.
-    pub(super) fn take_kept(&mut self) -> usize {
-        core::mem::replace(&mut self.kept, usize::MAX)
+    /// Somebody was told which blocks are still those they were.
+    pub(super) fn told(&mut self) {
+        self.kept = usize::MAX;
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -1,5 +1,5 @@
 //! The certificate-driven budget: levels of all layers so that the bounds of the last step's outputs would be least.
-use super::control::{ControlEntry, Controlled, Decides, Planned, check_bytes};
+use super::control::{ControlEntry, Controlled, Decides, LayerControl, Planned, check_bytes};
 use super::ladder_levels;
 use super::terms::{self, Reading};
 use crate::cache::Cache;
@@ -117,7 +117,7 @@ impl Cache {
     ) -> Result<(), Error> {
         let mut heard = Vec::with_capacity(self.groups.len());
         for (index, group) in self.groups.iter().enumerate() {
-            let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
+            let kept = state.control.get(group.first).map_or(usize::MAX, |control| control.kept);
             let levels = ladder_levels(&state.tables[index], group.level_count());
             heard.push(Heard { kept, levels, terms: None });
         }
@@ -131,6 +131,7 @@ impl Cache {
         }
         self.groups.iter().for_each(|group| terms::forget(group, state));
         let plan = work.planner.tell(rule, &mut clocks(state), &told(&heard), &cost, budget)?;
+        state.control.iter_mut().for_each(LayerControl::told);
         for (index, Heard { kept, levels, terms }) in heard.into_iter().enumerate() {
             let decision = plan.as_ref().map(|(trigger, plan)| {
                 let wanted = &plan.levels[index];

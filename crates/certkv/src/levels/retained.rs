@@ -1,5 +1,5 @@
 //! Retention over levels: what it is told of all layers, and what becomes of its decisions.
-use super::control::{ControlEntry, Controlled, Decides, check_bytes};
+use super::control::{ControlEntry, Controlled, Decides, LayerControl, check_bytes};
 use super::ladder_levels;
 use super::terms::{self, Measure, Reading};
 use crate::cache::Cache;
@@ -74,6 +74,7 @@ impl Cache {
         }
         self.groups.iter().for_each(|group| terms::forget(group, state));
         let decisions = work.retention.tell(rule, &mut layers(state), &told(&heard), &cost, budgets)?;
+        state.control.iter_mut().for_each(LayerControl::told);
         for (index, (heard, decision)) in heard.into_iter().zip(decisions).enumerate() {
             let Heard { kept, levels, loss, danger } = heard;
             if let Some(decision) = &decision {
@@ -101,9 +102,9 @@ impl Cache {
     }
 
     /// A layer's blocks, of which nothing was heard.
-    fn meet(&self, index: usize, state: &mut SequenceState) -> Heard {
+    fn meet(&self, index: usize, state: &SequenceState) -> Heard {
         let group = &self.groups[index];
-        let kept = state.control.get_mut(group.first).map_or(usize::MAX, |control| control.take_kept());
+        let kept = state.control.get(group.first).map_or(usize::MAX, |control| control.kept);
         let levels = ladder_levels(&state.tables[index], group.level_count());
         Heard { kept, levels, loss: None, danger: None }
     }

@@ -56,7 +56,7 @@ impl Cache {
         };
         let attention = take_attention(group, state, levels.len());
         let Some(layer_control) = state.control.get_mut(layer) else { return Ok(None) };
-        let kept = layer_control.take_kept();
+        let kept = layer_control.kept;
         let Decides::Smart(controller) = &mut layer_control.decides else { return Ok(None) };
         let up = (0..count).rev();
         let bits: Vec<u8> = up.clone().map(|level| width(group, level)).collect();
@@ -65,8 +65,9 @@ impl Cache {
         let told = Told { kept, attention: attention.as_deref(), levels: &levels, danger: danger.as_deref() };
         let budget = control.bytes_per_token * group.layout.tokens() as f64;
         let decision = controller.tell(&mut work.widths, &ladder, &told, budget)?;
-        if let Some(decision) = &decision {
-            let scores = controller.scores().to_vec();
+        let scores = decision.is_some().then(|| controller.scores().to_vec());
+        layer_control.told();
+        if let (Some(decision), Some(scores)) = (&decision, scores) {
             self.make(index, state, work, &levels, decision, &scores, all)?;
         }
         Ok(logged.then_some(ControlEntry {
