@@ -7,8 +7,8 @@
 //! blocks, which is beside them; or so many bytes a token and layer.
 use certkv::retention::{Gating, Rule};
 use certkv::{
-    BoundBudget, Certified, Config, Control, Controlled, Geometry, Level, Measure, Policy, RecordLayout, Retention,
-    SmartKv,
+    BoundBudget, Certified, Config, Control, Controlled, Format, Geometry, Level, Measure, Policy, RecordLayout,
+    Retention, SmartKv,
 };
 use certkv_cli::{
     assets,
@@ -82,6 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    let block = ladder.first().ok_or("no levels")?.parse::<Format>()?.block;
     println!("prompt {prompt} tokens, {} steps, text from {first}", tokens.len() - prompt);
     for mut c in race(&model, &tokens, prompt, contenders)?.into_iter().skip(1) {
         c.errors.sort_by(f64::total_cmp);
@@ -89,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let high = c.errors[c.errors.len() * 95 / 100];
         let stored = c.stored.iter().sum::<f64>() / c.stored.len() as f64;
         let read = c.read_bytes() / prompt as f64;
-        let (steps, block) = ((tokens.len() - prompt) as f64, 64);
+        let steps = (tokens.len() - prompt) as f64;
         let step = c.spent.as_secs_f64() / steps;
         // The first call knows the prompt's blocks, at every level where the controller looks at those; a call codes where a block is new, too.
         let codes =

@@ -145,25 +145,31 @@ impl Layer {
         }
     }
 
+    /// What brings a decision once `steps` steps are over, if anything does; `asked` as the field.
+    fn due(&self, layer: usize, steps: u64, over: bool, blocks: usize, asked: usize, rule: &Rule) -> Option<Trigger> {
+        match () {
+            () if self.decided == 0 => Some(Trigger::First),
+            () if steps - self.decided >= interval(layer, rule) => Some(Trigger::Interval),
+            () if over && blocks > asked => Some(Trigger::Budget),
+            () => None,
+        }
+    }
+
     /// Whether the losses of the next step are looked at: in `looks` steps of an interval, and where a decision waits for them.
     fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> bool {
-        let (every, looks) = (interval(layer, rule), rule.looks as u64);
-        let since = self.steps + 1 - self.decided;
+        let (every, looks, steps) = (interval(layer, rule), rule.looks as u64, self.steps + 1);
+        // A cut counts.
         let asked = if told.kept < self.items() { 0 } else { self.asked };
-        let looked = |steps: u64| steps.saturating_mul(looks) / every;
-        let due = self.decided == 0 || since >= every || (over && told.levels.len() > asked);
-        due || looked(since) > looked(since - 1)
+        let looked = |since: u64| since.saturating_mul(looks) / every;
+        let since = steps - self.decided;
+        self.due(layer, steps, over, told.levels.len(), asked, rule).is_some() || looked(since) > looked(since - 1)
     }
 
     fn trigger(&self, layer: usize, over: bool, blocks: usize, rule: &Rule) -> Option<Trigger> {
-        let every = interval(layer, rule);
-        match () {
-            () if self.items() == 0 || !self.fresh => None,
-            () if self.decided == 0 => Some(Trigger::First),
-            () if self.steps - self.decided >= every => Some(Trigger::Interval),
-            () if over && blocks > self.asked => Some(Trigger::Budget),
-            () => None,
+        if self.items() == 0 || !self.fresh {
+            return None;
         }
+        self.due(layer, self.steps, over, blocks, self.asked, rule)
     }
 
     /// Smooths what was heard since the last decision (9.16).

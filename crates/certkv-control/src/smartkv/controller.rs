@@ -152,7 +152,7 @@ impl Controller {
         self.importance.len()
     }
 
-    /// Scores of all items at the last step that could have brought a decision.
+    /// Scores of all items at the last decision or look at the drift.
     pub fn scores(&self) -> &[f64] {
         &self.scores
     }
@@ -198,11 +198,8 @@ impl Controller {
         }
         let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
         let within = levels.iter().map(cost).sum::<f64>() <= budget * n as f64;
-        if !self.may_decide(within) {
-            return Ok(None);
-        }
-        self.importance.scores(self.steps - 1, &mut self.scores);
         let Some(trigger) = self.trigger(within)? else { return Ok(None) };
+        self.importance.scores(self.steps - 1, &mut self.scores);
         self.hysteresis.check(&self.scores)?;
         let mut held = BitSet::new(n);
         for item in (0..self.gates.len()).filter(|item| self.gates[*item].is_on()) {
@@ -232,14 +229,7 @@ impl Controller {
         Ok(Some(decision))
     }
 
-    /// Whether scores are worth making: a look at the drift, at least, is due.
-    fn may_decide(&self, within: bool) -> bool {
-        let (n, since) = (self.importance.len(), self.steps - self.decided);
-        let due = since >= interval(self.layer, n, self.rule.base) as u64 || (!within && n > self.last.len());
-        let looks = self.steps - self.looked >= self.rule.drift_every as u64;
-        n > 0 && since > 0 && (self.decided == 0 || due || looks)
-    }
-
+    /// What brings a decision, if anything does. Scores are made where the drift is looked at.
     fn trigger(&mut self, within: bool) -> Result<Option<Trigger>, ControlError> {
         let (n, since) = (self.importance.len(), self.steps - self.decided);
         if n == 0 || since == 0 {
@@ -256,6 +246,7 @@ impl Controller {
         }
         if self.steps - self.looked >= self.rule.drift_every as u64 {
             self.looked = self.steps;
+            self.importance.scores(self.steps - 1, &mut self.scores);
             let far = kl(&self.scores, &self.last)? > self.rule.drift
                 || moved(&self.scores, &self.last, self.rule.points)? > self.rule.drift_moved;
             return Ok(far.then_some(Trigger::Drift));
