@@ -47,6 +47,7 @@ impl Calibrations {
 #[derive(Debug, Clone)]
 pub struct CpuEngine {
     threads: usize,
+    side_by_side: bool,
     calibrations: Calibrations,
     scales: Option<Arc<Scales>>,
     row_share: f64,
@@ -55,7 +56,14 @@ pub struct CpuEngine {
 impl CpuEngine {
     /// Caches that use `threads` threads.
     pub fn new(threads: usize) -> Self {
-        Self { threads, calibrations: Calibrations::default(), scales: None, row_share: 0.0 }
+        Self { threads, side_by_side: false, calibrations: Calibrations::default(), scales: None, row_share: 0.0 }
+    }
+
+    /// The same for modes that run side by side ([`eval::Plan::side_by_side`]): a cache takes one thread, and only a dense one, which prompts
+    /// go through before the others have them, takes all.
+    #[must_use]
+    pub fn side_by_side(self) -> Self {
+        Self { side_by_side: true, ..self }
     }
 
     /// The same with what calibrated formats need.
@@ -107,7 +115,7 @@ impl Engine for CpuEngine {
         let page = mode.formats().iter().any(|format| format.key.page().is_some() || format.value.page().is_some());
         config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;
-        config.threads = self.threads;
+        config.threads = if self.side_by_side && mode.policy != eval::Policy::Dense { 1 } else { self.threads };
         config.policy = match policy(mode.policy) {
             Policy::Certified(certified) => Policy::Certified(Certified { row_share: self.row_share, ..certified }),
             other => other,

@@ -19,7 +19,7 @@ pub(crate) fn room(mode: &Mode, model: &model::Config, capacity: usize) -> Resul
 }
 
 /// What caches have in common.
-pub(crate) trait Store {
+pub(crate) trait Store: Send {
     type Step<'c>: Layers
     where
         Self: 'c;

@@ -57,6 +57,7 @@ fn certificates_hold_on_the_twin() {
         twin: Work { prompts: vec![prompt], windows: Vec::new() },
         judging: Judging::TeacherForcing,
         witness_every: 1,
+        side_by_side: false,
     };
     let models = Models { base: &base, twin: Some(&twin) };
     let outcome = eval::run(&plan, models, engine(1).as_mut(), &Progress::off()).unwrap();
@@ -96,6 +97,7 @@ fn naive_errors_are_those_of_a_plain_quantizer() {
         twin: Work { prompts: Vec::new(), windows },
         judging: Judging::TeacherForcing,
         witness_every: 1,
+        side_by_side: false,
     };
     let models = Models { base: &twin, twin: Some(&twin) };
     let error = |engine: &mut dyn eval::Engine| {

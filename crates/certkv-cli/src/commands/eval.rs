@@ -378,6 +378,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
         twin: work,
         judging: if options.greedy { Judging::Greedy } else { Judging::TeacherForcing },
         witness_every: options.witness.unwrap_or(8) as u64,
+        side_by_side: false,
     };
     let models = Models { base: &base, twin: twin.as_ref() };
     let mut outcome = eval::run(&plan, models, engine.as_mut(), &common.progress())?;

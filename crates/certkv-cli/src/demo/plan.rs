@@ -71,5 +71,5 @@ pub fn plan(assets: &Path, size: Size, seed: u64) -> Result<Plan, CliError> {
         Mode::certified(format, defaults::TOLERANCE, false)?,
         Mode { policy: Policy::Seed000, ..Mode::packed(format, false)? },
     ];
-    Ok(Plan { modes, base, twin, judging: Judging::TeacherForcing, witness_every: 8 })
+    Ok(Plan { modes, base, twin, judging: Judging::TeacherForcing, witness_every: 8, side_by_side: false })
 }

@@ -26,7 +26,7 @@ impl Footprint {
 }
 
 /// A cache of one sequence under test.
-pub trait Backend: Attention {
+pub trait Backend: Attention + Send {
     /// Empties the cache and takes a prompt over, as a prefill of the same rows would.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use crate::{
     progress::Progress,
     tasks::{Prompt, Window},
 };
+use rayon::prelude::*;
 use std::time::Instant;
 
 /// Questions and text for the modes of one model.
@@ -46,6 +47,8 @@ pub struct Plan {
     pub judging: Judging,
     /// Every how many decode steps the true error is recomputed; 0 for never.
     pub witness_every: u64,
+    /// Modes answer side by side, on the threads of the process. Their seconds say nothing then.
+    pub side_by_side: bool,
 }
 
 impl Plan {
@@ -128,7 +131,7 @@ fn run_model(
         bar.note(&format!("{} {}", prompt.task, prompt.length));
         let tokens = config.encode(prompt.prompt.as_bytes());
         let (opening, tape) = prefill(model, prefiller.as_mut(), &tokens)?;
-        for lane in &mut lanes {
+        each(plan, &mut lanes, |lane| {
             let (answered, seconds) = lane.measure(plan, model, &tape, |probe| {
                 score::answer(model, probe, opening, prompt.answer.as_bytes(), plan.judging)
             })?;
@@ -141,7 +144,8 @@ fn run_model(
                 bytes: prompt.answer.len(),
                 answer: String::from_utf8_lossy(&answered.text).into_owned(),
             });
-        }
+            Ok(())
+        })?;
         bar.advance(prompt.prompt.len() as u64);
     }
     for window in &asked.windows {
@@ -149,17 +153,27 @@ fn run_model(
         let (context, scored) = window.bytes.split_at(window.bytes.len() - window.scored);
         let tokens = config.encode(context);
         let (opening, tape) = prefill(model, prefiller.as_mut(), &tokens)?;
-        for lane in &mut lanes {
+        each(plan, &mut lanes, |lane| {
             let (bits, seconds) =
                 lane.measure(plan, model, &tape, |probe| score::bits(model, probe, opening, scored))?;
             lane.outcome.gathered.decode_seconds += seconds;
             let length = window.bytes.len();
             lane.outcome.text.push(TextTrial { part: window.part.clone(), length, bits, bytes: scored.len() });
-        }
+            Ok(())
+        })?;
         bar.advance(window.bytes.len() as u64);
     }
     bar.finish();
     Ok(lanes.into_iter().map(|lane| lane.outcome).collect())
+}
+
+/// Has every lane do `work`, one after the other unless the plan says otherwise.
+fn each(
+    plan: &Plan,
+    lanes: &mut [Lane],
+    work: impl Fn(&mut Lane) -> Result<(), ModelError> + Sync + Send,
+) -> Result<(), ModelError> {
+    if plan.side_by_side { lanes.par_iter_mut().try_for_each(work) } else { lanes.iter_mut().try_for_each(work) }
 }
 
 /// Fills `cache` with all of `tokens` but the last, which is returned with the record.

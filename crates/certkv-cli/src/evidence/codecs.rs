@@ -96,13 +96,14 @@ pub(super) fn evaluate(
     work: Work,
 ) -> Result<Outcome, CliError> {
     let calibrations = Calibrations { schemes: Some(setup.calibration.clone()), codebooks: books.to_vec() };
-    let mut engine = CpuEngine::new(setup.threads).calibrated(calibrations);
+    let mut engine = CpuEngine::new(setup.threads).side_by_side().calibrated(calibrations);
     let plan = Plan {
         modes,
         base: work,
         twin: Work::default(),
         judging: Judging::TeacherForcing,
         witness_every: setup.sizes.witness,
+        side_by_side: true,
     };
     let models = Models { base: &setup.model, twin: None };
     Ok(eval::run(&plan, models, &mut engine, &crate::progress::Progress::new(true))?)

@@ -4,9 +4,11 @@ use super::{
     contenders::{Contender, race},
     data::{Axis, Cell, Chart, Figure, Line, Point, Row, Section, Series, Show, Table, mean, median_and_high},
     heap,
+    spherical::Shared,
 };
-use crate::error::CliError;
+use crate::{error::CliError, tasks::Window};
 use certkv::{Certified, Config, Geometry, Level, Policy, RecordLayout, SmartKv, smartkv::Rule};
+use rayon::prelude::*;
 
 const UNIFORM: &str = "t4-v4g64-b64";
 const LEVELS: [&str; 4] = ["t8-v8g64-b64", UNIFORM, "t3-v3g64-b64", "t2-v2g64-b64"];
@@ -40,7 +42,7 @@ fn config(geometry: Geometry, room: usize, entry: (&str, bool, usize, bool)) -> 
         true => Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() }),
         false => Policy::Packed,
     };
-    let base = Config { threads: rayon::current_num_threads(), ..Config::new(geometry, room) };
+    let base = Config::new(geometry, room);
     if levels == 0 {
         return Ok(Config { policy, ..base.with_format(UNIFORM.parse()?) });
     }
@@ -60,9 +62,9 @@ fn races(setup: &Setup) -> Result<Vec<Vec<Contender>>, CliError> {
     let m = setup.config();
     let geometry = Geometry::new(m.layers, m.heads, m.kv_heads, m.head_dim).map_err(CliError::refused)?;
     let refused = |e: certkv::Error| CliError::Internal(Box::new(e));
-    let mut bar = setup.progress.bar("SmartKV", windows.len() as u64);
-    let mut all = Vec::new();
-    for (_, window) in &windows {
+    let bar = Shared::new(setup, "SmartKV", windows.len());
+    // Windows side by side, a thread each.
+    let run = |(_, window): &(usize, Window)| -> Result<Vec<Contender>, CliError> {
         let tokens = m.encode(&window.bytes);
         let room = tokens.len() + 64;
         let dense = Config { policy: Policy::Dense, ..Config::new(geometry, room) };
@@ -72,11 +74,12 @@ fn races(setup: &Setup) -> Result<Vec<Vec<Contender>>, CliError> {
         }
         let mut run = race(&setup.model, &tokens, prompt, contenders)?;
         run.remove(0);
-        all.push(run);
-        bar.advance(1);
-    }
+        bar.step();
+        Ok(run)
+    };
+    let all = windows.par_iter().map(run).collect();
     bar.finish();
-    Ok(all)
+    all
 }
 
 pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
