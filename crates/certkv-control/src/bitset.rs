@@ -1,4 +1,5 @@
 //! A set of small numbers: the promoted sets `F` and `F_V` of one KV head, by block index.
+use certkv_core::{OutOfMemory, reserve_total};
 
 /// A set over `0..capacity`, one bit each. Indices at or above the capacity are never members.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,8 +32,11 @@ impl BitSet {
     }
 
     /// Asks for the memory of so large a capacity; the capacity stays.
-    pub fn reserve(&mut self, capacity: usize) {
-        certkv_core::reserve_total(&mut self.words, capacity.div_ceil(64));
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
+        reserve_total(&mut self.words, capacity.div_ceil(64))
     }
 
     /// Changes the capacity. Members below the new one stay; memory already held is reused.

@@ -6,7 +6,7 @@
 //! included, are those of the plain rule at a small part of the work (Minoux's accelerated greedy).
 use crate::error::{countable, length};
 use crate::{BitSet, ControlError};
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -97,17 +97,20 @@ impl GroupCover {
     }
 
     /// Asks for the memory of a call with so many heads and items, of which later ones with no more ask for none.
-    pub fn reserve(&mut self, heads: usize, items: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, heads: usize, items: usize) -> Result<(), OutOfMemory> {
         for of_items in [&mut self.picks, &mut self.by_cost] {
-            reserve_total(of_items, items);
+            reserve_total(of_items, items)?;
         }
         for (list, length) in
             [(&mut self.value, items), (&mut self.left, heads), (&mut self.slack, heads), (&mut self.need, heads)]
         {
-            reserve_total(list, length);
+            reserve_total(list, length)?;
         }
-        reserve_total(&mut self.heap, items);
-        self.forced.reserve(items);
+        reserve_total(&mut self.heap, items)?;
+        self.forced.reserve(items)
     }
 
     /// The picks of the latest call, in the order made. After [`ControlError::Infeasible`]: every item with a gain for

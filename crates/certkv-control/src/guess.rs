@@ -5,7 +5,7 @@
 //! set it was given, and repairs if that is not enough.
 use crate::error::{length, non_negative};
 use crate::{BitSet, ControlError, Gains, GroupCover};
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 
 /// How to guess.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,10 +51,13 @@ impl Guesser {
     }
 
     /// Asks for the memory of a call with so many heads and items, of which later ones with no more ask for none.
-    pub fn reserve(&mut self, heads: usize, items: usize) {
-        self.cover.reserve(heads, items);
-        reserve_total(&mut self.allowed, heads);
-        reserve_total(&mut self.retained, items);
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, heads: usize, items: usize) -> Result<(), OutOfMemory> {
+        self.cover.reserve(heads, items)?;
+        reserve_total(&mut self.allowed, heads)?;
+        reserve_total(&mut self.retained, items)
     }
 
     /// Writes the next set to `next` (its capacity becomes `gains.items()`).

@@ -2,7 +2,7 @@
 //! gives for its whole tolerance; at given prices each block chooses for itself, and prices rise and fall until what is left fits.
 use crate::ControlError;
 use crate::error::length;
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 
 /// Most heads that share blocks.
 const HEADS: usize = 16;
@@ -97,13 +97,16 @@ pub struct Prices {
 
 impl Prices {
     /// Asks for the memory of so many blocks with so many candidates each.
-    pub fn reserve(&mut self, heads: usize, blocks: usize, candidates: usize) {
-        reserve_total(&mut self.both, heads * blocks);
-        reserve_total(&mut self.worth, blocks);
-        reserve_total(&mut self.choices, blocks);
-        reserve_total(&mut self.known, blocks);
-        reserve_total(&mut self.candidates.rows, blocks * candidates);
-        reserve_total(&mut self.candidates.rest, blocks * candidates * heads);
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, heads: usize, blocks: usize, candidates: usize) -> Result<(), OutOfMemory> {
+        reserve_total(&mut self.both, heads * blocks)?;
+        reserve_total(&mut self.worth, blocks)?;
+        reserve_total(&mut self.choices, blocks)?;
+        reserve_total(&mut self.known, blocks)?;
+        reserve_total(&mut self.candidates.rows, blocks * candidates)?;
+        reserve_total(&mut self.candidates.rest, blocks * candidates * heads)
     }
 
     /// Blocks that are to be read otherwise than from codes, in order. `start` are the prices of the first round, in bytes; heads whose terms are within

@@ -1,4 +1,5 @@
 //! What a kernel refuses.
+use certkv_core::OutOfMemory;
 use core::fmt;
 
 /// Why a computation was refused. Nothing has been written to the output when one of these is returned, except where
@@ -53,6 +54,8 @@ pub enum KernelError {
     },
     /// A thread pool could not be started.
     Threads(usize),
+    /// The machine did not give what a computation works in.
+    OutOfMemory(OutOfMemory),
 }
 
 impl fmt::Display for KernelError {
@@ -67,6 +70,7 @@ impl fmt::Display for KernelError {
             }
             Self::Block { index, part } => write!(f, "block {index}: {part} too short"),
             Self::NonFiniteQuery { head } => write!(f, "queries: head {head} of the group holds NaN or an infinity"),
+            Self::OutOfMemory(none) => none.fmt(f),
             Self::NoToken => f.write_str("attention over no token has no output"),
             Self::MassRange { start, end, capacity } => write!(
                 f,
@@ -79,4 +83,10 @@ impl fmt::Display for KernelError {
         }
     }
 }
+impl From<OutOfMemory> for KernelError {
+    fn from(none: OutOfMemory) -> Self {
+        Self::OutOfMemory(none)
+    }
+}
+
 impl std::error::Error for KernelError {}

@@ -53,6 +53,6 @@ pub use error::KernelError;
 pub use masses::{BlockTile, HeadTile, Mass, Masses, MassesMut, TILE};
 pub use partial::Partial;
 pub use pool::{Pool, splits};
-pub use prefill::{Causal, CausalWindow};
+pub use prefill::{Causal, CausalWindow, PrefillWork};
 pub use repair::Repair;
 pub use score::Scores;

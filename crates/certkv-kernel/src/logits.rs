@@ -4,7 +4,7 @@ use crate::block::Block;
 use crate::line::Line;
 use crate::query::X_STRIDE;
 use crate::score::Scores;
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 
 /// What is known of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,11 +28,12 @@ pub(crate) struct Logits {
 }
 
 impl Logits {
-    pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
+    pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) -> Result<(), OutOfMemory> {
         if kernel.keeps_logits() {
-            reserve_total(&mut self.known, blocks);
-            reserve_total(&mut self.lines, kernel.weights_of(blocks).start);
+            reserve_total(&mut self.known, blocks)?;
+            reserve_total(&mut self.lines, kernel.weights_of(blocks).start)?;
         }
+        Ok(())
     }
 
     /// Forgets all blocks from `start` on.

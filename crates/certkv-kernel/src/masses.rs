@@ -3,7 +3,7 @@ use crate::arch::generic::softmax::power;
 use crate::error::KernelError;
 use crate::query::{Cursor, HEADS};
 use crate::slack::Slack;
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 use core::ops::Range;
 
 /// Blocks per tile; splits of a pass start at multiples of it.
@@ -171,10 +171,13 @@ impl Masses {
     }
 
     /// Asks for the memory of so many blocks of so many heads.
-    pub fn reserve(&mut self, heads: usize, blocks: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, heads: usize, blocks: usize) -> Result<(), OutOfMemory> {
         let tiles = blocks.div_ceil(TILE);
-        reserve_total(&mut self.blocks, tiles);
-        reserve_total(&mut self.rows, tiles * heads);
+        reserve_total(&mut self.blocks, tiles)?;
+        reserve_total(&mut self.rows, tiles * heads)
     }
 
     /// As [`Masses::reset`], for `heads` heads.

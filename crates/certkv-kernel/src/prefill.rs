@@ -5,9 +5,9 @@
 use crate::attend::Kernel;
 use crate::block::{BlockSource, Rows, Tail};
 use crate::error::KernelError;
-use crate::line::{Line, fill, lines};
+use crate::line::{Line, fill};
 use crate::query::Softmax;
-use certkv_core::Dtype;
+use certkv_core::{Dtype, OutOfMemory, reserve_total};
 
 /// Tokens of a stretch.
 pub(crate) const STRETCH: usize = 64;
@@ -15,7 +15,7 @@ pub(crate) const STRETCH: usize = 64;
 const QUERIES: usize = 64;
 
 /// Unpacked keys (`[channel][64 tokens]`) and values (`[token][channel]`).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Stretch {
     pub(crate) keys: Vec<Line>,
     pub(crate) values: Vec<Line>,
@@ -34,6 +34,13 @@ pub(crate) struct Strip<'a> {
     pub(crate) l: &'a mut [f32],
     /// `[row][dim/16]`.
     pub(crate) o: &'a mut [Line],
+}
+
+/// What prefill tasks work in, one after the other; a few hundred KiB that later ones of the same shape do not ask for again.
+#[derive(Debug, Default)]
+pub struct PrefillWork {
+    stretch: Stretch,
+    state: State,
 }
 
 /// One stretch for all rows.
@@ -97,9 +104,10 @@ impl Kernel {
     /// The result of a row does not depend on which other rows are in the call.
     ///
     /// # Errors
-    /// A wrong length, a query that is not finite, too few tokens, a block too short. `out` is then meaningless.
+    /// A wrong length, a query that is not finite, too few tokens, a block too short, no memory for `work`. `out` is then meaningless.
     pub fn prefill<S: BlockSource + ?Sized>(
         &self,
+        work: &mut PrefillWork,
         task: &Causal<'_>,
         source: &S,
         blocks: usize,
@@ -128,12 +136,13 @@ impl Kernel {
                 return Err(KernelError::Length { argument: "tail", expected, given });
             }
         }
-        let mut stretch = Stretch { keys: lines(dim * 4), values: lines(STRETCH * dim / 16), dim };
-        let mut state = State::new(QUERIES * heads, dim);
+        let PrefillWork { stretch, state } = work;
+        stretch.reset(dim)?;
+        state.reset(QUERIES * heads, dim)?;
         let mut start = 0;
         for out in out.chunks_mut(QUERIES * heads * dim) {
             let rows = out.len() / (heads * dim);
-            self.load_rows(task, start, rows, &mut state)?;
+            self.load_rows(task, start, rows, state)?;
             let first = task.first + start;
             let end = first + rows;
             let mut base = 0;
@@ -146,7 +155,7 @@ impl Kernel {
                     base += STRETCH;
                     continue;
                 }
-                self.unpack(source, blocks, tail.as_ref(), base, end, &mut stretch)?;
+                self.unpack(source, blocks, tail.as_ref(), base, end, stretch)?;
                 for (r, v) in state.visible[..rows * heads].iter_mut().enumerate() {
                     *v = visible(task.window, first + r / heads, base);
                 }
@@ -159,7 +168,7 @@ impl Kernel {
                     l: &mut state.l[..n],
                     o: &mut state.o[..n * dim / 16],
                 };
-                (self.ops.strip)(&stretch, &mut strip);
+                (self.ops.strip)(stretch, &mut strip);
                 base += STRETCH;
             }
             for (r, row) in out.chunks_exact_mut(dim).enumerate() {
@@ -231,7 +240,23 @@ impl Kernel {
     }
 }
 
+impl Stretch {
+    /// Room for 64 tokens of `dim` channels; what is in it is of others.
+    fn reset(&mut self, dim: usize) -> Result<(), OutOfMemory> {
+        self.dim = dim;
+        resize(&mut self.keys, dim * STRETCH / 16, Line::ZERO)?;
+        resize(&mut self.values, STRETCH * dim / 16, Line::ZERO)
+    }
+}
+
+fn resize<T: Clone>(list: &mut Vec<T>, length: usize, with: T) -> Result<(), OutOfMemory> {
+    reserve_total(list, length)?;
+    list.resize(length, with);
+    Ok(())
+}
+
 /// Rows of one pass.
+#[derive(Debug, Default)]
 struct State {
     q: Vec<Line>,
     visible: Vec<u64>,
@@ -241,14 +266,13 @@ struct State {
 }
 
 impl State {
-    fn new(rows: usize, dim: usize) -> Self {
+    /// Room for `rows` rows; what is in it is of others.
+    fn reset(&mut self, rows: usize, dim: usize) -> Result<(), OutOfMemory> {
         let n = rows * dim / 16;
-        Self {
-            q: lines(n),
-            visible: vec![0; rows],
-            exponent: vec![Softmax::EMPTY; rows],
-            l: vec![0.0; rows],
-            o: lines(n),
-        }
+        resize(&mut self.q, n, Line::ZERO)?;
+        resize(&mut self.visible, rows, 0)?;
+        resize(&mut self.exponent, rows, Softmax::EMPTY)?;
+        resize(&mut self.l, rows, 0.0)?;
+        resize(&mut self.o, n, Line::ZERO)
     }
 }

@@ -10,7 +10,7 @@ use crate::partial::Partial;
 use crate::query::{HEADS, Softmax, X_STRIDE};
 use crate::score::Scores;
 use crate::slack::digit_term;
-use certkv_core::{ErrorSummary, reserve_total};
+use certkv_core::{ErrorSummary, OutOfMemory, reserve_total};
 
 /// How a repair ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +45,14 @@ impl Default for Mend {
 
 impl Kernel {
     /// Asks for the memory of repairs of up to so many blocks, of which those ask for none.
-    pub fn reserve_repairs(&self, work: &mut Workspace, blocks: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve_repairs(&self, work: &mut Workspace, blocks: usize) -> Result<(), OutOfMemory> {
         let of_values = [work.values.middle.len(), work.values.turned.len()];
         let Mend { old, new, changed, entries, values, x, sums } = &mut **work.mend.get_or_insert_default();
-        reserve_total(entries, blocks);
-        reserve_total(values, blocks);
+        reserve_total(entries, blocks)?;
+        reserve_total(values, blocks)?;
         x.resize(2 * self.shape.heads * X_STRIDE, Line::ZERO);
         for partial in [old, new, changed].into_iter().filter(|p| p.heads < self.shape.heads) {
             self.empty(partial);
@@ -58,6 +61,7 @@ impl Kernel {
             middle.resize(of_values[0], Line::ZERO);
             turned.resize(of_values[1], Line::ZERO);
         }
+        Ok(())
     }
 
     /// Replaces the contribution of each block of `list` as read from `before` by that read from `after`.

@@ -10,7 +10,7 @@ use crate::logits::Logits;
 use crate::masses::{Entry, MassesMut};
 use crate::query::{Softmax, X_STRIDE};
 use crate::rows::has;
-use certkv_core::reserve_total;
+use certkv_core::{OutOfMemory, reserve_total};
 use core::ops::Range;
 
 /// Weights of the scored blocks of one KV head, each relative to its own block's exponent (in the masses).
@@ -39,11 +39,14 @@ impl Scores {
     }
 
     /// Asks for the memory of so many blocks.
-    pub fn reserve(&mut self, kernel: &Kernel, blocks: usize) {
-        reserve_total(&mut self.weights, kernel.weights_of(blocks).end);
-        reserve_total(&mut self.largest, (blocks + 1) * kernel.heads());
-        reserve_total(&mut self.exponents, (blocks + 1) * kernel.heads());
-        self.logits.reserve(kernel, blocks);
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, kernel: &Kernel, blocks: usize) -> Result<(), OutOfMemory> {
+        reserve_total(&mut self.weights, kernel.weights_of(blocks).end)?;
+        reserve_total(&mut self.largest, (blocks + 1) * kernel.heads())?;
+        reserve_total(&mut self.exponents, (blocks + 1) * kernel.heads())?;
+        self.logits.reserve(kernel, blocks)
     }
 
     /// Forgets what was scored, of which other queries know nothing.

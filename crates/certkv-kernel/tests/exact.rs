@@ -4,7 +4,7 @@ mod common;
 use certkv_core::hash::hash64;
 use certkv_core::{Dtype, RecordLayout};
 use certkv_kernel::{
-    Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Repair, Scores, Workspace, splits,
+    Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, PrefillWork, Repair, Scores, Workspace, splits,
 };
 use common::{Cache, Centred, attention, distance, geometry, norm};
 
@@ -214,9 +214,9 @@ fn prefill_is_causal_attention_over_the_originals() {
         let first = total - rows;
         for arch in archs() {
             let kernel = Kernel::new(&cache.geometry, &cache.layout, arch).unwrap();
-            let mut out = vec![f32::NAN; rows * heads * dim];
+            let (mut out, mut work) = (vec![f32::NAN; rows * heads * dim], PrefillWork::default());
             let task = Causal { queries: &queries, stride, rows, first, window: None };
-            kernel.prefill(&task, &source, source.len(), cache.tail(), &mut out).unwrap();
+            kernel.prefill(&mut work, &task, &source, source.len(), cache.tail(), &mut out).unwrap();
             for (i, row) in out.chunks_exact(dim).enumerate() {
                 let (r, h) = (i / heads, i % heads);
                 let n = first + r + 1;
@@ -229,11 +229,11 @@ fn prefill_is_causal_attention_over_the_originals() {
             for r in [0, 5, 130] {
                 let mut alone = vec![f32::NAN; heads * dim];
                 let task = Causal { queries: &queries[r * stride..], stride, rows: 1, first: first + r, window: None };
-                kernel.prefill(&task, &source, source.len(), cache.tail(), &mut alone).unwrap();
+                kernel.prefill(&mut work, &task, &source, source.len(), cache.tail(), &mut alone).unwrap();
                 assert_eq!(bits(&alone), bits(&out[r * heads * dim..(r + 1) * heads * dim]), "{}", arch.name());
             }
             let short = Causal { queries: &queries, stride, rows, first: first + 1, window: None };
-            assert!(kernel.prefill(&short, &source, source.len(), cache.tail(), &mut out).is_err());
+            assert!(kernel.prefill(&mut work, &short, &source, source.len(), cache.tail(), &mut out).is_err());
         }
     }
 }

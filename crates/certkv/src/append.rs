@@ -7,7 +7,7 @@ use crate::levels::encoder_of;
 use crate::step::Part;
 use crate::work::Workspace;
 use certkv_codec::{CodecError, Encoder};
-use certkv_core::{Dtype, ErrorSummary, Geometry};
+use certkv_core::{Dtype, ErrorSummary, Geometry, reserve_total};
 use certkv_page::RowSpan;
 
 /// Rows as the caller gives them.
@@ -32,6 +32,7 @@ fn round_into(
     store: Dtype,
     out: &mut Vec<u16>,
 ) -> Result<(), Error> {
+    reserve_total(out, rows.len())?;
     store.encode16_all(rows, out);
     match store.nonfinite16_at(out) {
         None => Ok(()),
@@ -57,6 +58,7 @@ fn copy_into(
         return Err(Error::NonFinite { argument, token: at / width, element: at % width });
     }
     out.clear();
+    reserve_total(out, rows.len())?;
     out.extend_from_slice(rows);
     Ok(())
 }
@@ -113,7 +115,9 @@ pub(crate) fn append(
             let coded = encode(cache, group, (layer, 0), centre, &work.block, encoders, page.bytes_mut())?;
             if !coded {
                 let uncoded = &mut state.uncoded[strand];
-                uncoded.resize(uncoded.capacity().max(span.block + 1));
+                let blocks = uncoded.capacity().max(span.block + 1);
+                uncoded.reserve(blocks)?;
+                uncoded.resize(blocks);
                 uncoded.insert(span.block);
             }
             group.seal(layer, span.block, packed).write(page.bytes_mut());
@@ -202,6 +206,7 @@ fn gather(
         _ => None,
     };
     work.block.clear();
+    reserve_total(&mut work.block, group.kv_heads * 2 * group.layout.count())?;
     for head in 0..group.kv_heads {
         for side in [Side::Key, Side::Value] {
             if let Some(tail) = &tail {

@@ -4,7 +4,7 @@ use crate::seal::SealError;
 use crate::spill::FetchError;
 use certkv_codec::CodecError;
 use certkv_control::{CalibrationError, ControlError};
-use certkv_core::{BudgetExceeded, FormatError, GeometryError, SequenceId};
+use certkv_core::{BudgetExceeded, FormatError, GeometryError, OutOfMemory, SequenceId};
 use certkv_device::DeviceError;
 use certkv_device::cuda::CudaError;
 use certkv_kernel::KernelError;
@@ -266,4 +266,19 @@ macro_rules! from {
     )*};
 }
 from!(GeometryError => Geometry, FormatError => Format, CalibrationError => Calibration, BudgetExceeded => Budget, DeviceError => Device,
-      CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, KernelError => Kernel, PageError => Page, ControlError => Control, SaveError => Save);
+      CudaError => Gpu, PrepareError => Kernels, CodecError => Codec, PageError => Page, ControlError => Control, SaveError => Save);
+
+impl From<KernelError> for Error {
+    fn from(e: KernelError) -> Self {
+        match e {
+            KernelError::OutOfMemory(none) => none.into(),
+            other => Self::Kernel(other),
+        }
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(OutOfMemory { bytes }: OutOfMemory) -> Self {
+        Self::OutOfMemory { what: "what a call works in", bytes }
+    }
+}

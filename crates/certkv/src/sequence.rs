@@ -4,6 +4,7 @@ use crate::group::Group;
 use crate::levels::LayerControl;
 use crate::{Config, Error};
 use certkv_control::BitSet;
+use certkv_core::OutOfMemory;
 use certkv_page::BlockTable;
 
 /// What one KV head of one layer remembers from step to step: the promoted sets that the next step starts from, and the
@@ -46,26 +47,27 @@ impl Terms {
     }
 
     /// Room for `blocks` blocks of `heads` query heads.
-    pub(crate) fn begin(&mut self, blocks: usize, heads: usize) {
+    pub(crate) fn begin(&mut self, blocks: usize, heads: usize) -> Result<(), OutOfMemory> {
         self.clear();
-        self.blocks.reserve_exact(heads * whole_words(blocks));
+        reserve_exact(&mut self.blocks, heads * whole_words(blocks))?;
         self.blocks.resize(heads * blocks, [0.0; 4]);
-        self.heads.reserve_exact(heads);
+        reserve_exact(&mut self.heads, heads)
     }
 }
 
 impl HeadMemory {
     /// Room for `blocks` blocks of `heads` query heads; new blocks are unknown (infinite).
-    pub(crate) fn resize(&mut self, blocks: usize, heads: usize) {
+    pub(crate) fn resize(&mut self, blocks: usize, heads: usize) -> Result<(), OutOfMemory> {
+        self.keys.reserve(blocks)?;
         self.keys.resize(blocks);
         for known in [&mut self.delta, &mut self.lambda] {
             known.resize_with(heads, Vec::new);
             for k in known {
-                // In steps of a word of blocks, not by doubling: `most_bytes` is what was reserved.
-                k.reserve_exact(whole_words(blocks).saturating_sub(k.len()));
+                reserve_exact(k, whole_words(blocks))?;
                 k.resize(blocks, f32::INFINITY);
             }
         }
+        Ok(())
     }
 
     /// Moves on to the visible blocks `0..fixed` and `from..`. What is known of blocks that are no longer visible goes; after a
@@ -125,11 +127,11 @@ impl HeadMemory {
     }
 
     /// Room for the masses of `blocks` blocks of `heads` query heads, all 0.
-    pub(crate) fn new_mass(&mut self, blocks: usize, heads: usize) -> &mut [f32] {
+    pub(crate) fn new_mass(&mut self, blocks: usize, heads: usize) -> Result<&mut [f32], OutOfMemory> {
         self.mass.clear();
-        self.mass.reserve_exact(heads * whole_words(blocks));
+        reserve_exact(&mut self.mass, heads * whole_words(blocks))?;
         self.mass.resize(heads * blocks, 0.0);
-        &mut self.mass
+        Ok(&mut self.mass)
     }
 
     /// Bytes at `blocks` blocks of `heads` query heads, `lists` numbers of each block and query head.
@@ -152,6 +154,12 @@ impl HeadMemory {
         let known = known + self.mass.capacity() * 4 + terms;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }
+}
+
+/// Room for `length` elements in all, in steps of what callers ask for and not by doubling: `most_bytes` is what was reserved.
+fn reserve_exact<T>(list: &mut Vec<T>, length: usize) -> Result<(), OutOfMemory> {
+    let none = |_| OutOfMemory { bytes: length * size_of::<T>() };
+    list.try_reserve_exact(length.saturating_sub(list.len())).map_err(none)
 }
 
 /// `blocks` rounded up to whole words of a bit set.
@@ -273,7 +281,7 @@ mod tests {
     #[test]
     fn a_head_without_an_output_is_not_plain() {
         let mut memory = HeadMemory { flat: true, ..HeadMemory::default() };
-        memory.resize(3, 2);
+        memory.resize(3, 2).unwrap();
         assert!(!memory.is_plain());
         memory.hints.push(Hint { norm: 1.0, radius: 1.0 });
         assert!(memory.is_plain());

@@ -8,7 +8,7 @@ use crate::spill::Turn;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy, Tolerance};
 use certkv_bound::{Certificate, Status};
-use certkv_core::{Geometry, SequenceId, nonfinite_at, span};
+use certkv_core::{Geometry, SequenceId, nonfinite_at, reserve_total, span};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -204,7 +204,7 @@ impl<'c> Step<'c> {
     ///
     /// # Errors
     /// A bad layer, shape or order, a query that is not finite, or a device error; [`Error::Uncertifiable`] if an output
-    /// that should be bounded or exact is neither. `certificates` then hold UNCERTIFIED.
+    /// that should be bounded or exact is neither; [`Error::OutOfMemory`]. `certificates` then hold UNCERTIFIED.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -235,6 +235,7 @@ impl<'c> Step<'c> {
         let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
         let mut turn = self.cache.turn.lock();
         work.out.clear();
+        reserve_total(&mut work.out, expected)?;
         work.out.resize(expected, f32::NAN);
         work.wanted.parts = self.parts.len();
         work.tolerances.clear();
@@ -246,6 +247,7 @@ impl<'c> Step<'c> {
         };
         work.tolerances.resize(geometry.q_heads, of_all);
         work.certificates.clear();
+        reserve_total(&mut work.certificates, heads)?;
         work.certificates.resize(heads, Certificate::UNCERTIFIED);
         for part in &mut self.parts {
             let done = attend(self.cache, &mut turn, layer, part, self.policy, queries, work);

@@ -17,7 +17,7 @@ use certkv_control::guess::Guesser;
 use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
-use certkv_core::{RecordLayout, reserve_total};
+use certkv_core::{OutOfMemory, RecordLayout, reserve_total};
 use certkv_kernel::{Kernel, Masses, Partial, Scores};
 
 /// Everything a step needs beyond the sequences themselves.
@@ -145,34 +145,50 @@ pub(crate) struct Exact {
 }
 
 impl HeadWork {
-    /// Asks for the memory of whatever a certified step may do with so many blocks. How much of it there is to do is up to the query: a step must
+    /// Asks for the memory of one pass over so many blocks, and of the dense rung.
+    pub(crate) fn reserve(&mut self, kernel: &Kernel, blocks: usize) -> Result<(), OutOfMemory> {
+        let heads = kernel.heads();
+        self.sets.reserve(blocks)?;
+        self.masses.reserve(heads, blocks + 1)?;
+        reserve_total(&mut self.gains, blocks)?;
+        let Exact { queries, masses, .. } = &mut self.exact;
+        reserve_total(queries, self.out.len())?;
+        masses.reserve(heads, blocks + 1)
+    }
+
+    /// As [`HeadWork::reserve`], of whatever a certified step may do with so many blocks. How much of it there is to do is up to the query: a step must
     /// not ask because this one has more than those before it.
-    pub(crate) fn reserve(&mut self, kernel: &Kernel, layout: &RecordLayout, blocks: usize, row_share: f64) {
+    pub(crate) fn reserve_certified(
+        &mut self,
+        kernel: &Kernel,
+        layout: &RecordLayout,
+        blocks: usize,
+        row_share: f64,
+    ) -> Result<(), OutOfMemory> {
         // Keys and values, each finely or exactly.
         let (heads, items) = (kernel.heads(), 4 * blocks);
         let with_rows = blocks + Rows::most_blocks(blocks, row_share);
-        self.rows.reserve(layout, heads, blocks, row_share);
-        self.masses.reserve(heads, with_rows + 1);
-        self.scores.reserve(kernel, with_rows);
-        kernel.reserve_repairs(&mut self.kernel, blocks);
-        self.cover.reserve(heads, items);
-        self.guesser.reserve(heads, items);
-        self.current.reserve(items);
-        self.next.reserve(items);
-        self.next_sets.reserve(blocks);
-        self.refined.reserve(blocks);
-        reserve_total(&mut self.gains, heads * items);
-        reserve_total(&mut self.cost, items);
-        reserve_total(&mut self.picks, items);
-        reserve_total(&mut self.touched, items);
-        reserve_total(&mut self.light, blocks);
-        self.weighed.reserve(blocks);
-        reserve_total(&mut self.canary, blocks);
-        reserve_total(&mut self.tolerances, heads);
-        reserve_total(&mut self.left, heads);
-        let Exact { queries, masses, .. } = &mut self.exact;
-        reserve_total(queries, self.out.len());
-        masses.reserve(heads, blocks + 1);
+        self.rows.reserve(layout, heads, blocks, row_share)?;
+        self.masses.reserve(heads, with_rows + 1)?;
+        self.scores.reserve(kernel, with_rows)?;
+        kernel.reserve_repairs(&mut self.kernel, blocks)?;
+        self.cover.reserve(heads, items)?;
+        self.guesser.reserve(heads, items)?;
+        self.next_sets.reserve(blocks)?;
+        for set in [&mut self.current, &mut self.next] {
+            set.reserve(items)?;
+        }
+        for set in [&mut self.refined, &mut self.weighed] {
+            set.reserve(blocks)?;
+        }
+        reserve_total(&mut self.gains, heads * items)?;
+        reserve_total(&mut self.cost, items)?;
+        reserve_total(&mut self.touched, items)?;
+        reserve_total(&mut self.light, blocks)?;
+        reserve_total(&mut self.picks, items)?;
+        reserve_total(&mut self.canary, blocks)?;
+        reserve_total(&mut self.tolerances, heads)?;
+        reserve_total(&mut self.left, heads)
     }
 
     fn new(cache: &Cache) -> Self {

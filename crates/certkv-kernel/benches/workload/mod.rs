@@ -3,7 +3,9 @@ use certkv_codec::KeyMetric;
 use certkv_codec::spherical::{Scheme, Spherical};
 use certkv_core::hash::splitmix64;
 use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
-use certkv_kernel::{Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, Scores, Workspace, splits};
+use certkv_kernel::{
+    Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, PrefillWork, Scores, Workspace, splits,
+};
 
 /// Query heads and KV heads of the measured layer.
 pub(crate) const HEADS: (usize, usize) = (32, 8);
@@ -128,7 +130,9 @@ impl Workload {
         let queries = vec![0.1f32; rows * group];
         let mut out = vec![0.0f32; rows * group];
         let task = Causal { queries: &queries, stride: group, rows, first, window: None };
-        self.kernel.prefill(&task, &source, self.blocks, None, &mut out).expect("a valid prefill");
+        self.kernel
+            .prefill(&mut PrefillWork::default(), &task, &source, self.blocks, None, &mut out)
+            .expect("a valid prefill");
         std::hint::black_box(&out);
     }
 

@@ -5,7 +5,7 @@ use crate::scratch::pool::Pool;
 use crate::scratch::slots::Reserved;
 use crate::scratch::{Item, Scratch};
 use crate::side::Side;
-use certkv_core::{planted, span};
+use certkv_core::{OutOfMemory, planted, reserve_total, span};
 use certkv_device::{Arena, DeviceError, Dst, Fence, Src, Stream};
 use core::mem::take;
 
@@ -89,6 +89,12 @@ impl Scratch {
     fn prefetch_in(&self, work: &mut Work, how: Offer<'_>, items: &[Item]) -> Result<Option<Fence>, DeviceError> {
         let span = span!("fill", sides = (items.len()), moved = _, refused = _);
         let Work { planned, readers, not_moved } = work;
+        // Each item is planned or named among those that did not move, or was planned and is named then.
+        let none = |OutOfMemory { bytes }| DeviceError::OutOfMemory { name: "moves to scratch", bytes };
+        reserve_total(not_moved, items.len()).map_err(none)?;
+        for planned in &mut *planned {
+            reserve_total(planned, items.len()).map_err(none)?;
+        }
         let sides = [(Side::Key, self.pool(Side::Key)), (Side::Value, self.pool(Side::Value))];
         for ((side, pool), planned) in sides.iter().zip(planned.iter_mut()) {
             if let Err(error) = fill(pool, how, items, *side, planned, readers, not_moved) {

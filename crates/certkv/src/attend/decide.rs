@@ -14,6 +14,7 @@ use certkv_control::Gains;
 use certkv_control::explore::Place;
 use certkv_control::guess::GuessRule;
 use certkv_control::policy::Certified;
+use certkv_core::OutOfMemory;
 use certkv_kernel::TILE;
 
 /// What one query head's last output tells about its next one.
@@ -311,12 +312,12 @@ impl HeadCall<'_> {
 
     /// Keeps what each query head attended to, for whoever decides levels, and with `terms` what its certificate knew of each block. Nothing
     /// where codes and originals disagree.
-    pub(crate) fn note(&self, terms: bool, w: &mut HeadWork) {
+    pub(crate) fn note(&self, terms: bool, w: &mut HeadWork) -> Result<(), OutOfMemory> {
         if w.corrupt.is_some() {
-            return;
+            return Ok(());
         }
         let (blocks, heads) = (self.blocks, w.certificates.len());
-        let mass = w.memory.new_mass(blocks, heads);
+        let mass = w.memory.new_mass(blocks, heads)?;
         for (h, row) in mass.chunks_exact_mut(blocks.max(1)).enumerate() {
             w.gains.clear();
             terms::masses(&HeadScale::of(&w.partial, h, 0.0, 0.0), &w.masses, h, blocks, &mut w.gains);
@@ -324,17 +325,15 @@ impl HeadCall<'_> {
                 row[self.pages.number(block)] = *rho;
             }
         }
-        if terms {
-            self.note_terms(w);
-        }
+        if terms { self.note_terms(w) } else { Ok(()) }
     }
 
     /// Bounds of keys that were read exactly are those that their codes had when they were scored last.
-    fn note_terms(&self, w: &mut HeadWork) {
+    fn note_terms(&self, w: &mut HeadWork) -> Result<(), OutOfMemory> {
         let (blocks, heads, dim) = (self.blocks, w.certificates.len(), self.group.layout.dim);
         let HeadWork { memory, masses, partial, out, .. } = w;
         let HeadMemory { terms, delta, lambda, .. } = memory;
-        terms.begin(blocks, heads);
+        terms.begin(blocks, heads)?;
         for h in 0..heads {
             let scale = HeadScale::of(partial, h, 0.0, 0.0);
             for b in 0..blocks {
@@ -349,6 +348,7 @@ impl HeadCall<'_> {
             let (radius, norm) = distances(&out[h * dim..(h + 1) * dim], self.centre);
             terms.heads.push([radius, norm as f32]);
         }
+        Ok(())
     }
 
     /// A head's scale by the last output.

@@ -118,27 +118,36 @@ fn decode(
     let SequenceState { centres, heads: memory, uncoded: known, .. } = &mut *part.state;
     // What later tokens of the chunk fill is known, and not read yet.
     let strand = group.strand(layer);
-    known[strand].resize((part.len + part.tokens) / group.layout.tokens());
+    let whole = (part.len + part.tokens) / group.layout.tokens();
+    known[strand].reserve(whole)?;
+    known[strand].resize(whole);
     let memory = &mut memory[group.memories(layer)];
     let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
     let heads = &mut heads[..group.kv_heads];
+    uncoded.reserve(whole.max(pages.blocks()))?;
     pages.uncoded(&known[strand], uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
     let q_heads = group.q_heads(geometry);
     let start = first_row * geometry.q_width() + q_heads.start * geometry.head_dim;
     let row = &queries[start..start + group.kv_heads * group_width];
     let tolerances = &tolerances[q_heads.clone()];
+    // All that this token may need is there before a head begins with it.
     for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
-        w.begin(blocks, uncoded);
         if let Some(seen) = seen {
             m.slide(seen.fixed, seen.from);
         }
-        m.resize(blocks, geometry.group());
+        m.resize(blocks, geometry.group())?;
+        w.reserve(&group.kernel, blocks)?;
+        if let Policy::Certified(p) = policy {
+            w.reserve_certified(&group.kernel, &group.layout, blocks, p.row_share)?;
+            (1..group.level_count()).try_for_each(|level| w.scores.reserve(group.kernel_at(level), blocks))?;
+        }
+    }
+    for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {
+        w.begin(blocks, uncoded);
         m.mass.clear();
         m.terms.clear();
         if let Policy::Certified(p) = policy {
-            w.reserve(&group.kernel, &group.layout, blocks, p.row_share);
-            (1..group.level_count()).for_each(|level| w.scores.reserve(group.kernel_at(level), blocks));
             // A guess made under a wider cap is no guess under this one.
             if w.sets.keys.len() + m.keys.len() > p.k_cap {
                 m.keys.clear();
@@ -151,10 +160,7 @@ fn decode(
     let call = Decode { cache, group, index, layer, sequence, row, group_width, centre, uncoded, tolerances, blocks };
     let mut done = call.step(policy, turn, pages, heads);
     if let (Ok(()), Some(control), true) = (&done, &cache.config.control, policy != Policy::Dense) {
-        done = call.run(pages, heads, |head, w| {
-            head.note(control.wants_terms(), w);
-            Ok(())
-        });
+        done = call.run(pages, heads, |head, w| Ok(head.note(control.wants_terms(), w)?));
     }
     for (w, m) in heads.iter_mut().zip(memory) {
         core::mem::swap(&mut w.memory, m);
@@ -205,7 +211,7 @@ impl Decode<'_> {
         pages: &mut Pages,
         heads: &mut [HeadWork],
     ) -> Result<(), Error> {
-        self.need(turn, pages, heads, |wanted, _| wanted.extend(self.uncoded.iter()))?;
+        self.need(turn, pages, heads, self.blocks, |wanted, _| wanted.extend(self.uncoded.iter()))?;
         match policy {
             Policy::Dense => self.all_dense(Cause::Requested, Rung::DenseLayer, turn, pages, heads),
             Policy::Packed => {
@@ -284,7 +290,7 @@ impl Decode<'_> {
     }
 
     fn fetch_all(&self, turn: &mut Turn<'_>, pages: &mut Pages, heads: &mut [HeadWork]) -> Result<(), Error> {
-        self.need(turn, pages, heads, |wanted, _| wanted.extend(0..self.blocks))
+        self.need(turn, pages, heads, self.blocks, |wanted, _| wanted.extend(0..self.blocks))
     }
 
     /// Originals can be elsewhere than in host memory.
@@ -292,17 +298,18 @@ impl Decode<'_> {
         self.cache.spill.is_some()
     }
 
-    /// Holds the originals of the blocks that `wants` lists. Those that were spilled are read first, all at once; for that time no
+    /// Holds the originals of the blocks that `wants` lists, `most` of them at most, one as often as it is listed. Those that were spilled are read first, all at once; for that time no
     /// page is held, and no side in scratch.
     pub(crate) fn need(
         &self,
         turn: &mut Turn<'_>,
         pages: &mut Pages,
         heads: &mut [HeadWork],
+        most: usize,
         wants: impl FnOnce(&mut Vec<usize>, &[HeadWork]),
     ) -> Result<(), Error> {
         let Self { cache, group, layer, .. } = *self;
-        pages.want(|wanted| wants(wanted, heads));
+        pages.want(most, |wanted| wants(wanted, heads))?;
         if pages.lacks(group, layer) {
             heads.iter_mut().for_each(|w| w.resident.clear());
             pages.bring(cache, self.index, layer, self.sequence, turn)?;
@@ -321,7 +328,9 @@ impl Decode<'_> {
         if !self.spills() {
             return Ok(());
         }
-        self.need(turn, pages, heads, |wanted, heads| {
+        // Both sets of each head, and its picks.
+        let most = heads.iter().map(|w| w.sets.keys.len() + w.sets.values.len() + w.picks.len()).sum();
+        self.need(turn, pages, heads, most, |wanted, heads| {
             let items = items(self.group, self.blocks);
             for w in heads {
                 let picks = w.picks.iter().map(|i| items.get(*i as usize)).filter(|item| item.exact);

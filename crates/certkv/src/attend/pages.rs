@@ -9,7 +9,7 @@ use crate::step::Part;
 use crate::{Cache, Error, SequenceId};
 use certkv_codec::KeyMetric;
 use certkv_control::BitSet;
-use certkv_core::{PageId, planted};
+use certkv_core::{OutOfMemory, PageId, planted, reserve_total};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
 use certkv_page::BlockEntry;
@@ -109,6 +109,8 @@ impl Pages {
         let whole = |block: usize| seen.map_or(!hidden.contains(&block), |s| block < s.fixed || block >= s.from);
         // Level by level; a chunk reads originals alone, in their order.
         let levels = if packed { group.level_count() } else { 1 };
+        let filled = part.reservations.get(index).map_or(0, |r| r.rows().count());
+        self.reserve(table.blocks().len() + filled, packed, levels > 1)?;
         let hold = |level: u8, id: PageId| {
             group.packed_at(level).read_tagged(group.slot(id, layer), &cache.main, Group::tag(id))
         };
@@ -191,6 +193,20 @@ impl Pages {
             _ => self.runs.push(Run { level: 0, blocks: self.closed..blocks }),
         }
         Ok(())
+    }
+
+    /// Asks for the memory of so many blocks, the open one among them.
+    fn reserve(&mut self, blocks: usize, packed: bool, levels: bool) -> Result<(), OutOfMemory> {
+        if packed {
+            reserve_total(&mut self.packed, blocks)?;
+            reserve_total(&mut self.packed_ids, blocks)?;
+        }
+        if levels {
+            reserve_total(&mut self.numbers, blocks)?;
+        }
+        reserve_total(&mut self.host_ids, blocks)?;
+        reserve_total(&mut self.host, blocks)?;
+        reserve_total(&mut self.wanted, blocks)
     }
 
     /// Copies the rows that are seen of blocks in part, and of the open one. Costs a copy of fewer than three blocks.
@@ -279,10 +295,12 @@ impl Pages {
         }
     }
 
-    /// Lists the blocks whose originals are to be held.
-    pub(crate) fn want(&mut self, list: impl FnOnce(&mut Vec<usize>)) {
+    /// Lists the blocks whose originals are to be held: at most `most`, each as often as it is listed.
+    pub(crate) fn want(&mut self, most: usize, list: impl FnOnce(&mut Vec<usize>)) -> Result<(), OutOfMemory> {
         self.wanted.clear();
+        reserve_total(&mut self.wanted, most)?;
         list(&mut self.wanted);
+        Ok(())
     }
 
     /// Whether originals of a listed block are not in host memory.
@@ -300,7 +318,7 @@ impl Pages {
     /// again on return.
     ///
     /// # Errors
-    /// [`Error::Fetch`]; nothing is held then.
+    /// [`Error::Fetch`], [`Error::OutOfMemory`]; nothing is held then.
     pub(crate) fn bring(
         &mut self,
         cache: &Cache,
@@ -310,6 +328,8 @@ impl Pages {
         turn: &mut Turn<'_>,
     ) -> Result<(), Error> {
         let group = &cache.groups[index];
+        let most = self.wanted.len() + self.host.len();
+        reserve_total(&mut self.wanted, most)?;
         let held = self.host.iter().enumerate().filter(|(_, guard)| guard.is_some()).map(|(block, _)| block);
         self.wanted.extend(held);
         self.wanted.sort_unstable();
@@ -318,6 +338,7 @@ impl Pages {
         self.host.iter_mut().for_each(|guard| *guard = None);
         self.tail = None;
         self.asks.clear();
+        reserve_total(&mut self.asks, self.wanted.len())?;
         let ids = &self.host_ids;
         self.asks.extend(self.wanted.iter().filter_map(|&block| Some(Ask { block, layer, page: *ids.get(block)? })));
         cache.bring(turn, index, Some(sequence), &self.asks)?;

@@ -8,17 +8,18 @@ use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
-use certkv_kernel::{Causal, CausalWindow};
+use certkv_core::reserve_total;
+use certkv_kernel::{Causal, CausalWindow, PrefillWork};
 
 /// Queries per task: the kernel unpacks the past once for each.
 const ROWS: usize = 64;
 
-struct Task {
+struct Task<'a> {
     head: usize,
     first: usize,
     rows: usize,
     /// `[rows][query heads of the group][dim]`.
-    out: Vec<f32>,
+    out: &'a mut [f32],
     result: Result<(), Error>,
 }
 
@@ -36,10 +37,10 @@ pub(crate) fn prefill(
 ) -> Result<(), Error> {
     let geometry = cache.geometry();
     let (width, group_width) = (geometry.q_width(), geometry.group() * geometry.head_dim);
-    let pages: &mut Pages = &mut work.pages;
+    let Workspace { pages, out, .. } = work;
     pages.open(cache, group, index, layer, part, None)?;
     let all = 0..pages.host_blocks();
-    pages.want(|wanted| wanted.extend(all));
+    pages.want(all.len(), |wanted| wanted.extend(all))?;
     if pages.lacks(group, layer) {
         pages.bring(cache, index, layer, part.id, turn)?;
     }
@@ -55,36 +56,38 @@ pub(crate) fn prefill(
         sinks: window.sinks,
         after: if hole.is_empty() { 0 } else { hole.start * size },
     });
-    let mut tasks = Vec::new();
+    let mut tiles = Vec::new();
+    reserve_total(&mut tiles, part.tokens * group.kv_heads * group_width)?;
+    tiles.resize(part.tokens * group.kv_heads * group_width, f32::NAN);
+    let (mut tasks, mut rest) = (Vec::new(), &mut tiles[..]);
+    reserve_total(&mut tasks, part.tokens.div_ceil(ROWS) * group.kv_heads)?;
     for first in (0..part.tokens).step_by(ROWS) {
         for head in 0..group.kv_heads {
             let rows = ROWS.min(part.tokens - first);
-            tasks.push(Task { head, first, rows, out: vec![f32::NAN; rows * group_width], result: Ok(()) });
+            let (out, more) = rest.split_at_mut(rows * group_width);
+            rest = more;
+            tasks.push(Task { head, first, rows, out, result: Ok(()) });
         }
     }
     // Late rows see the most tokens: the long tasks start first.
     tasks.reverse();
-    cache.pool.run(
-        &mut tasks,
-        || (),
-        |(), _, task| {
-            let view = View::exact(pages, group, task.head);
-            let start = (part.first_row + task.first) * width + (group.first_head + task.head) * group_width;
-            let queries = &queries[start..];
-            let first = position + task.first;
-            let causal = Causal { queries, stride: width, rows: task.rows, first, window };
-            let tail = pages.tail(group, task.head, 0.0);
-            task.result = group.kernel.prefill(&causal, &view, blocks, tail, &mut task.out).map_err(Error::from);
-        },
-    );
+    cache.pool.run(&mut tasks, PrefillWork::default, |work, _, task| {
+        let view = View::exact(pages, group, task.head);
+        let start = (part.first_row + task.first) * width + (group.first_head + task.head) * group_width;
+        let queries = &queries[start..];
+        let first = position + task.first;
+        let causal = Causal { queries, stride: width, rows: task.rows, first, window };
+        let tail = pages.tail(group, task.head, 0.0);
+        task.result = group.kernel.prefill(work, &causal, &view, blocks, tail, task.out).map_err(Error::from);
+    });
     for task in tasks {
         task.result?;
         for (row, from) in task.out.chunks_exact(group_width).enumerate() {
             let start = (part.first_row + task.first + row) * width + (group.first_head + task.head) * group_width;
-            work.out[start..start + group_width].copy_from_slice(from);
+            out[start..start + group_width].copy_from_slice(from);
         }
     }
-    hint(cache, group, layer, part, &work.out);
+    hint(cache, group, layer, part, out);
     work.pages.close();
     let rows = work.certificates.chunks_exact_mut(geometry.q_heads);
     for row in rows.skip(part.first_row).take(part.tokens) {

@@ -51,7 +51,8 @@ impl Decode<'_> {
             head.explore(policy.explore_rate, draw, w);
             Ok(())
         })?;
-        self.need(turn, pages, heads, |wanted, heads| {
+        let most = heads.iter().map(|w| w.sets.keys.len() + w.sets.values.len()).sum();
+        self.need(turn, pages, heads, most, |wanted, heads| {
             heads.iter().for_each(|w| wanted.extend(w.sets.keys.iter().chain(w.sets.values.iter())));
         })?;
         self.run(pages, heads, |head, w| head.attend_mixed(policy, w))?;

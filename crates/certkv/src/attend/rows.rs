@@ -9,7 +9,7 @@ use crate::work::HeadWork;
 use certkv_control::Prices;
 use certkv_control::policy::Certified;
 use certkv_control::prices::{Blocks, Candidates, Choice, Reading};
-use certkv_core::{ErrorSummary, RecordLayout, Refine, reserve_total};
+use certkv_core::{ErrorSummary, OutOfMemory, RecordLayout, Refine, reserve_total};
 use certkv_kernel::{Block, Scores};
 
 /// How many rows may leave a block: past the last its whole side is the better read.
@@ -89,18 +89,24 @@ impl Rows {
     }
 
     /// Asks for the memory of whatever can leave so many blocks of so many heads.
-    pub(crate) fn reserve(&mut self, layout: &RecordLayout, heads: usize, blocks: usize, share: f64) {
+    pub(crate) fn reserve(
+        &mut self,
+        layout: &RecordLayout,
+        heads: usize,
+        blocks: usize,
+        share: f64,
+    ) -> Result<(), OutOfMemory> {
         let more = Self::most_blocks(blocks, share);
         if more == 0 {
-            return;
+            return Ok(());
         }
-        reserve_total(&mut self.left_out, blocks);
-        reserve_total(&mut self.list, more * layout.tokens());
-        reserve_total(&mut self.words, more * 2 * layout.count());
-        reserve_total(&mut self.records, more * layout.bytes);
-        self.terms.iter_mut().for_each(|terms| reserve_total(terms, heads * blocks));
-        reserve_total(&mut self.squares, heads);
-        self.prices.reserve(heads, blocks, STEPS.len());
+        reserve_total(&mut self.left_out, blocks)?;
+        reserve_total(&mut self.list, more * layout.tokens())?;
+        reserve_total(&mut self.words, more * 2 * layout.count())?;
+        reserve_total(&mut self.records, more * layout.bytes)?;
+        self.terms.iter_mut().try_for_each(|terms| reserve_total(terms, heads * blocks))?;
+        reserve_total(&mut self.squares, heads)?;
+        self.prices.reserve(heads, blocks, STEPS.len())
     }
 
     /// Most blocks of rows behind so many blocks, of which that share of tokens may leave.

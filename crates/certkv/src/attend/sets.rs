@@ -1,7 +1,7 @@
 //! How the sides of blocks are read, and what more could be read of them.
 use crate::group::Side;
 use certkv_control::BitSet;
-use certkv_core::RecordLayout;
+use certkv_core::{OutOfMemory, RecordLayout};
 
 /// How each block's sides are read in a pass. A side is in one set at most; one that is in none is read from its codes alone.
 #[derive(Debug, Default)]
@@ -31,9 +31,9 @@ impl Sets {
         }
     }
 
-    pub(crate) fn reserve(&mut self, blocks: usize) {
+    pub(crate) fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
         let Self { keys, values, fine_keys, fine_values, skipped } = self;
-        [keys, values, fine_keys, fine_values, skipped].into_iter().for_each(|set| set.reserve(blocks));
+        [keys, values, fine_keys, fine_values, skipped].into_iter().try_for_each(|set| set.reserve(blocks))
     }
 
     pub(crate) fn copy_from(&mut self, other: &Self) {

@@ -13,7 +13,7 @@ use certkv_core::PageId;
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::pack::{self, Pack};
-use certkv_kernel::{Block, Causal, CausalWindow, Tail};
+use certkv_kernel::{Block, Causal, CausalWindow, PrefillWork, Tail};
 use certkv_page::RowSpan;
 
 /// Queries per task: the kernel unpacks the past once for each.
@@ -227,22 +227,13 @@ pub(super) fn attend(
             .collect();
         // Late rows see the most tokens: the long tasks start first.
         tasks.reverse();
-        pool.run(
-            &mut tasks,
-            || (),
-            |(), _, task| {
-                let start = (part.first_row + task.first) * width + head * group_width;
-                let rows = task.out.len() / group_width;
-                let causal = Causal {
-                    queries: &queries[start..],
-                    stride: width,
-                    rows,
-                    first: part.len - gone + task.first,
-                    window,
-                };
-                task.result = kernel.prefill(&causal, &source, blocks, tail, &mut task.out).map_err(Error::from);
-            },
-        );
+        pool.run(&mut tasks, PrefillWork::default, |work, _, task| {
+            let start = (part.first_row + task.first) * width + head * group_width;
+            let rows = task.out.len() / group_width;
+            let causal =
+                Causal { queries: &queries[start..], stride: width, rows, first: part.len - gone + task.first, window };
+            task.result = kernel.prefill(work, &causal, &source, blocks, tail, &mut task.out).map_err(Error::from);
+        });
         for task in tasks {
             task.result?;
             for (row, from) in task.out.chunks_exact(group_width).enumerate() {

@@ -1,4 +1,5 @@
 //! Why a file is refused, or could not be written.
+use certkv_core::OutOfMemory;
 use core::fmt;
 use std::io;
 
@@ -64,6 +65,12 @@ impl fmt::Display for SaveError {
     }
 }
 impl std::error::Error for SaveError {}
+
+impl From<OutOfMemory> for SaveError {
+    fn from(_: OutOfMemory) -> Self {
+        io::Error::from(io::ErrorKind::OutOfMemory).into()
+    }
+}
 
 impl From<io::Error> for SaveError {
     fn from(error: io::Error) -> Self {

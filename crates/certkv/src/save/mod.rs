@@ -25,7 +25,7 @@ use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::spill::Ask;
 use crate::{Error, SequenceId, Side};
-use certkv_core::{InjectedFault, PageId, fail_point, span};
+use certkv_core::{InjectedFault, PageId, fail_point, reserve_total, span};
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use frame::{Reader, Tag, Writer};
 use std::ffi::OsString;
@@ -103,7 +103,9 @@ impl Cache {
     ) -> Result<u64, Error> {
         let mut writer = Writer::begin(out, scope.key)?;
         writer.section(Tag::Header, header::of_cache(self, scope.model, state.len()).text().as_bytes())?;
-        let mut bytes = Vec::new();
+        let (mut length, mut bytes) = (0usize, Vec::new());
+        state::write(&self.groups, state, &mut length);
+        reserve_total(&mut bytes, length)?;
         state::write(&self.groups, state, &mut bytes);
         writer.section(Tag::State, &bytes)?;
         for (index, table) in state.tables.iter().enumerate() {
@@ -135,6 +137,9 @@ impl Cache {
             let asks: Vec<_> = layers.clone().map(|layer| Ask { block, layer, page: entry.host }).collect();
             self.bring(&mut turn, index, sequence, &asks)?;
         }
+        let codes = group.codes_of(entry).map_or(0, |_| group.bytes_at(entry.level));
+        let more = layers.len() * (group.host.slot_bytes() + codes);
+        reserve_total(bytes, bytes.len() + more)?;
         for layer in layers {
             let start = bytes.len();
             let page =

@@ -6,24 +6,41 @@ use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::{HeadMemory, SequenceState};
 use certkv_control::BitSet;
-use certkv_core::planted;
+use certkv_core::{planted, reserve_total};
 
-pub(crate) fn put(out: &mut Vec<u8>, n: u64) {
-    out.extend_from_slice(&n.to_le_bytes());
+/// Where bytes go, or are counted.
+pub(crate) trait Sink {
+    fn bytes(&mut self, bytes: &[u8]);
 }
 
-pub(crate) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
+impl Sink for Vec<u8> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Sink for usize {
+    fn bytes(&mut self, bytes: &[u8]) {
+        *self += bytes.len();
+    }
+}
+
+pub(crate) fn put(out: &mut impl Sink, n: u64) {
+    out.bytes(&n.to_le_bytes());
+}
+
+pub(crate) fn put_floats(out: &mut impl Sink, floats: &[f32]) {
     put(out, floats.len() as u64);
-    floats.iter().for_each(|x| out.extend_from_slice(&x.to_bits().to_le_bytes()));
+    floats.iter().for_each(|x| out.bytes(&x.to_bits().to_le_bytes()));
 }
 
-fn put_set(out: &mut Vec<u8>, set: &BitSet) {
+fn put_set(out: &mut impl Sink, set: &BitSet) {
     put(out, set.capacity() as u64);
     set.words().iter().for_each(|word| put(out, *word));
 }
 
 /// Appends the state of a sequence.
-pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut Vec<u8>) {
+pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut impl Sink) {
     // Who decides levels begins anew, perhaps by another rule.
     let SequenceState { tables, centres, heads, uncoded, control: _ } = state;
     centres.iter().for_each(|centre| put_floats(out, centre));
@@ -78,7 +95,8 @@ impl Rest<'_> {
 
     pub(crate) fn floats(&mut self, most: usize, may: impl Fn(f32) -> bool) -> Result<Vec<f32>, SaveError> {
         let n = self.count(most)?;
-        let mut floats = Vec::with_capacity(n);
+        let mut floats = Vec::new();
+        reserve_total(&mut floats, n)?;
         for _ in 0..n {
             let x = f32::from_bits(u32::from_le_bytes(self.bytes()?));
             if !may(x) {
@@ -91,7 +109,9 @@ impl Rest<'_> {
 
     fn set(&mut self, most: usize) -> Result<BitSet, SaveError> {
         let capacity = self.count(most)?;
-        let mut set = BitSet::new(capacity);
+        let mut set = BitSet::EMPTY;
+        set.reserve(capacity)?;
+        set.resize(capacity);
         for first in (0..capacity).step_by(64) {
             let word = self.number()?;
             for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
