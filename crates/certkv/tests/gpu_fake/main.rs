@@ -88,10 +88,14 @@ fn live(tally: &mut Tally, fake: &Fake, compiler: &Compiler, faults: &[Fault], h
     tally.wrong.extend(wrong.iter().map(|w| format!("{failed} ({faults:?}, {how:?}): {w}")));
 }
 
-/// Where lives run fast, calls of each life are failed one in so many, others from life to life: `CERTKV_FAULTS_EVERY`, 1 for all of them.
+fn asked(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+/// Where lives run fast, calls of each life are failed one in so many, others from life to life: `CERTKV_FAULTS_EVERY`, 1 for all of them. All of
+/// them as well are N processes with `CERTKV_FAULTS_EVERY=N`, each with another `CERTKV_FAULTS_FROM` below N.
 fn every() -> Option<usize> {
-    let asked = || std::env::var("CERTKV_FAULTS_EVERY").ok().and_then(|every| every.parse().ok());
-    (!cfg!(debug_assertions)).then(|| asked().unwrap_or(12).max(1))
+    (!cfg!(debug_assertions)).then(|| asked("CERTKV_FAULTS_EVERY").unwrap_or(12).max(1))
 }
 
 const SEED: u64 = 0x5eed_cafe_0002;
@@ -112,8 +116,8 @@ fn calls(fake: &Fake, compiler: &Compiler, how: How) -> Vec<&'static str> {
 /// Calls to be failed: one in eight strides, or in [`every`], and the first and last of each function.
 fn chosen(names: &[&'static str], stride: usize) -> Vec<usize> {
     let edge = |i: &usize| names[..*i].contains(&names[*i]) && names[i + 1..].contains(&names[*i]);
-    let every = every();
-    let taken = |i: &usize| every.map_or(i.is_multiple_of(8 * stride), |every| (i + stride).is_multiple_of(every));
+    let (every, from) = (every(), stride + asked("CERTKV_FAULTS_FROM").unwrap_or(0));
+    let taken = |i: &usize| every.map_or(i.is_multiple_of(8 * stride), |every| (i + from).is_multiple_of(every));
     (0..names.len()).filter(|i| taken(i) || !edge(i)).collect()
 }
 
@@ -151,7 +155,8 @@ fn a_cache_outlives_the_failure_of_any_call() {
     all.add(sweep(fake, compiler, how(planned, true, Manner::Anew), 43, true));
     all.add(sweep(fake, compiler, how(refined, false, Manner::Again), 47, true));
     let planned = how(planned, true, Manner::Anew);
-    let (names, mut random) = (calls(fake, compiler, planned), Rng::new(SEED));
+    let seed = SEED + asked("CERTKV_FAULTS_FROM").unwrap_or(0) as u64;
+    let (names, mut random) = (calls(fake, compiler, planned), Rng::new(seed));
     for _ in 0..pairs() {
         let two = [(); 2].map(|()| {
             let i = random.below(names.len());
@@ -163,7 +168,7 @@ fn a_cache_outlives_the_failure_of_any_call() {
     all.print_reached();
     let (caught, planted) = controls(fake, compiler);
     println!(
-        "GATE fake-driver-engine executed={} failed={} controls={caught}/{planted} seed={SEED:#x}",
+        "GATE fake-driver-engine executed={} failed={} controls={caught}/{planted} seed={seed:#x}",
         all.executed,
         all.wrong.len()
     );
