@@ -25,9 +25,19 @@ pub fn reserve_total<T>(list: &mut Vec<T>, length: usize) -> Result<(), OutOfMem
     list.try_reserve(length.saturating_sub(list.len())).map_err(none)
 }
 
+/// As [`Vec::resize`], for memory that the machine may not have.
+///
+/// # Errors
+/// [`OutOfMemory`]; the list is as it was.
+pub fn try_resize<T: Clone>(list: &mut Vec<T>, length: usize, with: T) -> Result<(), OutOfMemory> {
+    reserve_total(list, length)?;
+    list.resize(length, with);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{OutOfMemory, reserve_total};
+    use super::{OutOfMemory, reserve_total, try_resize};
 
     #[test]
     fn a_list_grows_into_its_room_and_asks_for_no_more() {
@@ -46,6 +56,7 @@ mod tests {
         let refused = reserve_total(&mut list, usize::MAX / 8).unwrap_err();
         assert_eq!(refused, OutOfMemory { bytes: usize::MAX / 8 * 8 });
         assert_eq!(refused.to_string(), format!("no memory for {} bytes", usize::MAX / 8 * 8));
+        assert_eq!(try_resize(&mut list, usize::MAX / 8, 0), Err(refused));
         assert_eq!(list, [1, 2, 3]);
     }
 }

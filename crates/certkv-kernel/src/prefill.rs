@@ -7,7 +7,7 @@ use crate::block::{BlockSource, Rows, Tail};
 use crate::error::KernelError;
 use crate::line::{Line, fill};
 use crate::query::Softmax;
-use certkv_core::{Dtype, OutOfMemory, reserve_total};
+use certkv_core::{Dtype, OutOfMemory, try_resize};
 
 /// Tokens of a stretch.
 pub(crate) const STRETCH: usize = 64;
@@ -244,15 +244,9 @@ impl Stretch {
     /// Room for 64 tokens of `dim` channels; what is in it is of others.
     fn reset(&mut self, dim: usize) -> Result<(), OutOfMemory> {
         self.dim = dim;
-        resize(&mut self.keys, dim * STRETCH / 16, Line::ZERO)?;
-        resize(&mut self.values, STRETCH * dim / 16, Line::ZERO)
+        try_resize(&mut self.keys, dim * STRETCH / 16, Line::ZERO)?;
+        try_resize(&mut self.values, STRETCH * dim / 16, Line::ZERO)
     }
-}
-
-fn resize<T: Clone>(list: &mut Vec<T>, length: usize, with: T) -> Result<(), OutOfMemory> {
-    reserve_total(list, length)?;
-    list.resize(length, with);
-    Ok(())
 }
 
 /// Rows of one pass.
@@ -269,10 +263,10 @@ impl State {
     /// Room for `rows` rows; what is in it is of others.
     fn reset(&mut self, rows: usize, dim: usize) -> Result<(), OutOfMemory> {
         let n = rows * dim / 16;
-        resize(&mut self.q, n, Line::ZERO)?;
-        resize(&mut self.visible, rows, 0)?;
-        resize(&mut self.exponent, rows, Softmax::EMPTY)?;
-        resize(&mut self.l, rows, 0.0)?;
-        resize(&mut self.o, n, Line::ZERO)
+        try_resize(&mut self.q, n, Line::ZERO)?;
+        try_resize(&mut self.visible, rows, 0)?;
+        try_resize(&mut self.exponent, rows, Softmax::EMPTY)?;
+        try_resize(&mut self.l, rows, 0.0)?;
+        try_resize(&mut self.o, n, Line::ZERO)
     }
 }

@@ -8,7 +8,7 @@ use crate::spill::Turn;
 use crate::work::Workspace;
 use crate::{Cache, Error, Policy, Tolerance};
 use certkv_bound::{Certificate, Status};
-use certkv_core::{Geometry, SequenceId, nonfinite_at, reserve_total, span};
+use certkv_core::{Geometry, SequenceId, nonfinite_at, span, try_resize};
 use certkv_page::{PageError, Reservation, TableError};
 
 /// One sequence of a step.
@@ -235,8 +235,7 @@ impl<'c> Step<'c> {
         let work = self.work.as_mut().ok_or(Error::Order { layer, why: "the step is over" })?;
         let mut turn = self.cache.turn.lock();
         work.out.clear();
-        reserve_total(&mut work.out, expected)?;
-        work.out.resize(expected, f32::NAN);
+        try_resize(&mut work.out, expected, f32::NAN)?;
         work.wanted.parts = self.parts.len();
         work.tolerances.clear();
         work.tolerances.extend_from_slice(&self.tolerances);
@@ -247,8 +246,7 @@ impl<'c> Step<'c> {
         };
         work.tolerances.resize(geometry.q_heads, of_all);
         work.certificates.clear();
-        reserve_total(&mut work.certificates, heads)?;
-        work.certificates.resize(heads, Certificate::UNCERTIFIED);
+        try_resize(&mut work.certificates, heads, Certificate::UNCERTIFIED)?;
         for part in &mut self.parts {
             let done = attend(self.cache, &mut turn, layer, part, self.policy, queries, work);
             self.cache.counters.withheld(done, heads)?;

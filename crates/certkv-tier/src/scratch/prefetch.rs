@@ -89,7 +89,7 @@ impl Scratch {
     fn prefetch_in(&self, work: &mut Work, how: Offer<'_>, items: &[Item]) -> Result<Option<Fence>, DeviceError> {
         let span = span!("fill", sides = (items.len()), moved = _, refused = _);
         let Work { planned, readers, not_moved } = work;
-        // Each item is planned or named among those that did not move, or was planned and is named then.
+        // An item is named once among those that did not move, and planned once at most.
         let none = |OutOfMemory { bytes }| DeviceError::OutOfMemory { name: "moves to scratch", bytes };
         reserve_total(not_moved, items.len()).map_err(none)?;
         for planned in &mut *planned {

@@ -8,7 +8,7 @@ use crate::step::Part;
 use crate::work::Workspace;
 use crate::{Cache, Error};
 use certkv_bound::Certificate;
-use certkv_core::reserve_total;
+use certkv_core::{reserve_total, try_resize};
 use certkv_kernel::{Causal, CausalWindow, PrefillWork};
 
 /// Queries per task: the kernel unpacks the past once for each.
@@ -57,8 +57,7 @@ pub(crate) fn prefill(
         after: if hole.is_empty() { 0 } else { hole.start * size },
     });
     let mut tiles = Vec::new();
-    reserve_total(&mut tiles, part.tokens * group.kv_heads * group_width)?;
-    tiles.resize(part.tokens * group.kv_heads * group_width, f32::NAN);
+    try_resize(&mut tiles, part.tokens * group.kv_heads * group_width, f32::NAN)?;
     let (mut tasks, mut rest) = (Vec::new(), &mut tiles[..]);
     reserve_total(&mut tasks, part.tokens.div_ceil(ROWS) * group.kv_heads)?;
     for first in (0..part.tokens).step_by(ROWS) {
