@@ -1,11 +1,12 @@
 //! Decode beside a plain memory read. `cargo bench -p certkv-kernel --bench decode` runs criterion; with words after `--` it
-//! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `hot` (arithmetic alone; with `bare` or
-//! `certified` that way only), `prefill`, `all` (every
-//! instruction set), and a format such as `k8-v4g32-b32` to choose one.
+//! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `against` (every codec beside 16-bit rows on the
+//! same instruction set), `hot` (arithmetic alone; with `bare` or `certified` that way only), `prefill`, instruction sets by name or `all`
+//! (else the machine's own), and a format such as `k8-v4g32-b32`, or a part of one, to choose some.
 mod workload;
 
 use criterion::{Criterion, Throughput};
 
+use certkv_core::Format;
 use certkv_kernel::{Arch, Pool, Workspace, probe};
 use std::time::Instant;
 use workload::{DIM, HEADS, How, Workload};
@@ -32,6 +33,70 @@ const FORMATS: [&str; 18] = [
     "s1-v4g64-b64",
     "s3-v4g64-b64",
 ];
+
+/// Every codec once as keys and once as values, in blocks of 64, beside sides that are in the first cache anyway. Calibrated
+/// keys are missing: `ctqN` is `tqN` with other queries (`certkv bench` has them on the machine's own instruction set).
+fn every_codec() -> Vec<String> {
+    let widths = |from: u8, to: u8, name: &str, tail: &str| -> Vec<String> {
+        (from..=to).map(|bits| format!("{name}{bits}{tail}")).collect()
+    };
+    let floats = ["e4m3", "e5m2", "e4m3g64"].map(String::from).to_vec();
+    let keys = [
+        widths(2, 8, "k", ""),
+        widths(2, 8, "t", ""),
+        widths(2, 8, "t", "g32"),
+        widths(1, 6, "tq", ""),
+        widths(2, 8, "p", ""),
+        widths(2, 8, "p", "g64"),
+        floats.clone(),
+        widths(1, 3, "s", ""),
+        vec!["k0".into()],
+    ];
+    let values = [
+        widths(2, 8, "v", "g64"),
+        widths(2, 8, "v", "g32"),
+        widths(2, 8, "c", ""),
+        widths(1, 6, "tq", ""),
+        widths(2, 8, "p", ""),
+        widths(2, 8, "p", "g64"),
+        floats,
+        vec!["c0".into()],
+    ];
+    let beside_values = keys.concat().into_iter().map(|key| format!("{key}-v4g64-b64"));
+    beside_values.chain(values.concat().into_iter().map(|value| format!("k8-{value}-b64"))).collect()
+}
+
+/// [`every_codec`] with certificates, one thread, KV head by KV head, each beside 16-bit rows in the same rounds: how many
+/// times as fast as those, packed and certified.
+fn against(tokens: usize, arch: Arch, named: impl Fn(&&String) -> bool, rounds: usize) {
+    let (mut dense, mut work) = (Workload::new("f16-f16-b64", tokens, arch), Workspace::new());
+    let cold = vec![1u8; 96 << 20];
+    let mut slower = 0;
+    let formats: Vec<String> = every_codec().into_iter().filter(|f| named(&f)).collect();
+    for format in &formats {
+        let mut coded = Workload::new(format, tokens, arch);
+        let mut best = [[f64::INFINITY; 3]; HEADS.1];
+        for _ in 0..rounds {
+            for (i, how) in [How::Bare, How::Bare, How::Certified].into_iter().enumerate() {
+                // What the steps before left in the caches goes.
+                probe::bandwidth(&cold, 1);
+                let layer = if i == 0 { &mut dense } else { &mut coded };
+                for (h, best) in best.iter_mut().enumerate() {
+                    best[i] = best[i].min(time(|| layer.step_head(h, &mut work, how)));
+                }
+            }
+        }
+        let [rows, bare, full] = [0, 1, 2].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
+        slower += usize::from(bare > rows);
+        println!(
+            "{:7} {tokens:6} {format:14} rows {rows:6.2} ms, packed {bare:6.2} ms ({:4.2}x as fast), certified {full:6.2} ms ({:4.2}x)",
+            arch.name(),
+            rows / bare,
+            rows / full
+        );
+    }
+    println!("{}: {} formats, {slower} slower than rows of 16 bits", arch.name(), formats.len());
+}
 
 fn time(f: impl FnOnce()) -> f64 {
     let start = Instant::now();
@@ -114,9 +179,14 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let wants = |word: &str| words.iter().any(|w| w == word);
     let named = |f: &&str| words.iter().all(|w| !w.contains('-') || f.contains(w.as_str()));
-    let formats: Vec<&str> = FORMATS.into_iter().filter(named).collect();
-    let archs: Vec<Arch> =
-        Arch::ALL.into_iter().filter(|a| a.is_available() && (wants("all") || *a == Arch::detect())).collect();
+    let mut formats: Vec<&str> = FORMATS.into_iter().filter(named).collect();
+    // One that is not among them can be given in full.
+    if formats.is_empty() {
+        formats = words.iter().map(String::as_str).filter(|w| w.parse::<Format>().is_ok()).collect();
+    }
+    let named_arch = Arch::ALL.into_iter().any(|a| wants(a.name()));
+    let wanted = |a: Arch| wants("all") || if named_arch { wants(a.name()) } else { a == Arch::detect() };
+    let archs: Vec<Arch> = Arch::ALL.into_iter().filter(|a| a.is_available() && wanted(*a)).collect();
     if wants("hot") {
         let ways = match (wants("bare"), wants("certified")) {
             (true, _) => &WAYS[..1],
@@ -133,6 +203,10 @@ fn main() {
         for &a in &archs {
             lengths.iter().for_each(|&n| table(n, a, &formats, 12));
         }
+    }
+    if wants("against") {
+        let named = |f: &&String| words.iter().all(|w| !w.contains('-') || f.contains(w.as_str()));
+        archs.iter().for_each(|&a| against(32768, a, named, 5));
     }
     if words.is_empty() {
         let mut c = Criterion::default().configure_from_args();

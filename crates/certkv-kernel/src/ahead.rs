@@ -2,6 +2,7 @@
 use crate::attend::Kernel;
 use crate::block::Block;
 use crate::query::Cursor;
+use certkv_core::PageCode;
 use core::ops::Range;
 
 /// What to prefetch: the next block's record, and the distance in bytes from this block's exact sides to the next one's
@@ -27,8 +28,11 @@ impl Kernel {
         let l = &self.layout;
         let Some(next) = next else { return Ahead::default() };
         let (wants_keys, wants_values) = (sides != Sides::Values, sides != Sides::Keys);
-        let keys = wants_keys && next.keys.is_none() && !l.format.key.is_exact();
-        let values = wants_values && next.values.is_none() && !l.format.value.is_exact() && !next.skip_values;
+        // Floating-point codes are asked for row by row, as exact sides are.
+        let by_row = |exact: bool, page: Option<PageCode>| exact || page.is_some_and(PageCode::is_float);
+        let (key, value) = (l.format.key, l.format.value);
+        let keys = wants_keys && next.keys.is_none() && !by_row(key.is_exact(), key.page());
+        let values = wants_values && next.values.is_none() && !by_row(value.is_exact(), value.page()) && !next.skip_values;
         let start = if keys {
             0
         } else if values {

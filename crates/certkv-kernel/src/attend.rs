@@ -1,7 +1,7 @@
 //! The pass: one look at every block, all heads of the group at once, output and masses together (math.md 5.3, 6.6).
 use crate::ahead::{Ahead, Sides};
 use crate::arch::{Arch, Ops};
-use crate::block::{Block, BlockSource, Rows, Side, Tail};
+use crate::block::{Block, BlockSource, Element, Rows, Side, Tail};
 use crate::certify::{Certificate, certify};
 use crate::directions::Directions;
 use crate::error::KernelError;
@@ -270,7 +270,7 @@ impl Kernel {
         let (unit, fine) = (self.unit(), self.fine_keys(block));
         if exact {
             let rows = self.rows(index, block.keys, block.record, &l.key_codes, "keys")?;
-            let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.keys };
+            let rows = Side { rows, element: Element::of(l.store), n: shape.tokens, ahead: work.ahead.keys };
             (self.ops.score_rows)(&rows, &work.q, unit, shape, &mut work.x);
             return Ok(());
         }
@@ -461,7 +461,7 @@ impl Kernel {
             }
             _ => {
                 let rows = self.rows(index, block.values, block.record, &l.value_codes, "values")?;
-                let rows = Side { rows, store: l.store, n: shape.tokens, ahead: work.ahead.values };
+                let rows = Side { rows, element: Element::of(l.store), n: shape.tokens, ahead: work.ahead.values };
                 (self.ops.value_rows)(&rows, &work.x, shape, &mut out.o);
                 out.chain += shape.tokens;
             }
@@ -492,14 +492,15 @@ impl Kernel {
         let mut entry = Entry::ZERO;
         describe(&mut entry, &summary, n, true, true);
         entry.slack.magnitude = key_norm;
-        let rows = Side { rows: Rows::Words(tail.keys), store, n, ahead: 0 };
+        let rows = Side { rows: Rows::Words(tail.keys), element: Element::of(store), n, ahead: 0 };
         (self.ops.score_rows)(&rows, &work.q, self.unit(), shape, &mut work.x);
         Ok(entry)
     }
 
     /// The open block's values summed into `out`.
     pub(crate) fn tail_values(&self, tail: &Tail<'_>, work: &Workspace, out: &mut Partial) {
-        let rows = Side { rows: Rows::Words(tail.values), store: self.layout.store, n: tail.tokens, ahead: 0 };
+        let element = Element::of(self.layout.store);
+        let rows = Side { rows: Rows::Words(tail.values), element, n: tail.tokens, ahead: 0 };
         (self.ops.value_rows)(&rows, &work.x, self.shape, &mut out.o);
         out.chain += tail.tokens;
     }

@@ -1,5 +1,6 @@
 //! What one pass reads: blocks, and the open block at the end.
 use certkv_codec::KeyMetric;
+use certkv_core::{Dtype, PageCode};
 
 /// One block of one KV head.
 ///
@@ -75,15 +76,89 @@ pub(crate) enum Rows<'a> {
     Bytes(&'a [u8]),
 }
 
-/// An uncoded side as the row functions read it.
+/// How a row holds its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    F16,
+    Bf16,
+    E4m3,
+    E5m2,
+}
+
+impl Element {
+    /// Of originals, which no cache keeps in single precision.
+    #[inline]
+    pub(crate) fn of(store: Dtype) -> Self {
+        if store == Dtype::Bf16 { Element::Bf16 } else { Element::F16 }
+    }
+
+    /// Of floating-point codes (2.9a).
+    #[inline]
+    pub(crate) fn of_code(code: PageCode) -> Self {
+        if code == PageCode::E4m3 { Element::E4m3 } else { Element::E5m2 }
+    }
+
+    #[inline]
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Element::F16 | Element::Bf16 => 2,
+            Element::E4m3 | Element::E5m2 => 1,
+        }
+    }
+
+    /// What the rows' numbers are multiplied by: e4m3 is read as the half whose bits it gives, so that no exponent has to be added.
+    #[inline]
+    pub(crate) const fn unit(self) -> f32 {
+        if matches!(self, Element::E4m3) { 256.0 } else { 1.0 }
+    }
+
+    /// The number, by [`Self::unit`].
+    #[inline]
+    pub(crate) fn decode(self, bits: u16) -> f32 {
+        match self {
+            Element::F16 => Dtype::F16.decode16(bits),
+            Element::Bf16 => Dtype::Bf16.decode16(bits),
+            // Sign, exponent and fraction of e5m2 are where a half has them; those of e4m3 are once the magnitude moves by one.
+            Element::E4m3 => Dtype::F16.decode16(bits << 8 & 0x8000 | (bits & 0x7f) << 7),
+            Element::E5m2 => Dtype::F16.decode16(bits << 8),
+        }
+    }
+}
+
+/// A side as the row functions read it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Side<'a> {
     pub(crate) rows: Rows<'a>,
-    pub(crate) store: certkv_core::Dtype,
+    pub(crate) element: Element,
     /// Rows that exist.
     pub(crate) n: usize,
     /// Bytes to the next block's side, 0 if there is none.
     pub(crate) ahead: isize,
+}
+
+impl Side<'_> {
+    /// Numbers held.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() * 2 / self.element.bytes()
+    }
+
+    /// Number `i`; out of range gives 0.
+    #[inline]
+    pub(crate) fn get(&self, i: usize) -> f32 {
+        let bits = match self.rows {
+            Rows::Bytes(b) if self.element.bytes() == 1 => b.get(i).copied().unwrap_or(0).into(),
+            rows => rows.get(i),
+        };
+        self.element.decode(bits)
+    }
+
+    /// Address of the first number, for the instruction-set folders.
+    #[inline]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.rows.as_ptr().cast()
+    }
 }
 
 impl Rows<'_> {

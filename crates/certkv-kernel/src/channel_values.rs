@@ -5,16 +5,55 @@ use crate::attend::{Kernel, Workspace};
 use crate::line::Line;
 use crate::masses::Entry;
 use crate::partial::Partial;
-use crate::query::{Cursor, ValueCodes};
-use certkv_core::{Dtype, Refine};
+use crate::query::{Cursor, HEADS, Shape, ValueCodes};
+use certkv_core::Refine;
 
 /// 1 as a half.
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
 
-/// Scale and offset of a channel; NaN where the record has none.
-fn pair_at(scales: &[u8], channel: usize) -> [f32; 2] {
-    let number = |bytes: [u8; 2]| Dtype::F16.decode16(u16::from_le_bytes(bytes));
-    scales.as_chunks::<4>().0.get(channel).map_or([f32::NAN; 2], |&[a, b, c, d]| [number([a, b]), number([c, d])])
+/// What joins a block's sums of codes with the output: `o += sigma o (sums + half W) + z W` for each head, `W` its sum of weights.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Join<'a> {
+    /// f16 `sigma` and `z` of each channel by turns.
+    pub(crate) scales: &'a [u8],
+    /// `[head][dim / 16]`.
+    pub(crate) sums: &'a [Line],
+    pub(crate) weights: &'a [f32; HEADS],
+    /// What of a step belongs to every weight beside its code.
+    pub(crate) half: Option<f32>,
+}
+
+impl Join<'_> {
+    /// The plain form, compiled again with wide instructions by the instruction-set folders; `halves` gives 16 halves of the scales from
+    /// one on. Returns `sum sigma^2`, up to `dim / 16 + 4` roundings.
+    #[inline(always)]
+    pub(crate) fn run(&self, halves: impl Fn(usize) -> Line, shape: Shape, o: &mut [Line]) -> f32 {
+        let lines = shape.dim_lines();
+        let mut square = Line::ZERO;
+        for line in 0..lines {
+            let (first, second) = (halves(32 * line), halves(32 * line + 16));
+            let (mut sigma, mut z) = (Line::ZERO, Line::ZERO);
+            for i in 0..8 {
+                (sigma.0[i], sigma.0[8 + i]) = (first.0[2 * i], second.0[2 * i]);
+                (z.0[i], z.0[8 + i]) = (first.0[2 * i + 1], second.0[2 * i + 1]);
+            }
+            square.fma(&sigma, &sigma);
+            for h in 0..shape.heads {
+                let o = &mut o[h * lines + line];
+                o.fma(&sigma, &self.sums[h * lines + line]);
+                o.axpy(self.weights[h], &z);
+                if let Some(half) = self.half {
+                    o.axpy(half * self.weights[h], &sigma);
+                }
+            }
+        }
+        square.sum()
+    }
+
+    /// True if there are scales for all channels and sums for all heads: what wide code asserts.
+    pub(crate) fn fits(&self, shape: Shape) -> bool {
+        self.scales.len() >= 4 * shape.dim && self.sums.len() >= shape.heads * shape.dim_lines()
+    }
 }
 
 impl Kernel {
@@ -52,25 +91,12 @@ impl Kernel {
             of_heads.iter_mut().zip(fine.iter()).for_each(|(sum, fine)| sum.axpy(Refine::finer(bits), fine));
             half = Some(0.5 * Refine::finer(bits));
         }
-        let mut square = 0.0;
-        for line in 0..lines {
-            let (mut sigma, mut z) = (Line::ZERO, Line::ZERO);
-            for (i, (sigma, z)) in sigma.0.iter_mut().zip(&mut z.0).enumerate() {
-                [*sigma, *z] = pair_at(scales, 16 * line + i);
-                square += f64::from(*sigma) * f64::from(*sigma);
-            }
-            for h in 0..shape.heads {
-                let o = &mut out.o[h * lines + line];
-                o.fma(&sigma, &of_heads[h * lines + line]);
-                o.axpy(work.softmax.sum[h], &z);
-                if let Some(half) = half {
-                    o.axpy(half * work.softmax.sum[h], &sigma);
-                }
-            }
-        }
+        let join = Join { scales, sums: &sums[..used], weights: &work.softmax.sum, half };
+        let square = (self.ops.join_channels)(&join, shape, &mut out.o);
         // As of other codes: each weight is off by half a digit, against a code of at most 2^(m-1), and a residual of at most a step.
         let most = f64::from(codes.half()) + if half.is_some() { 1.0 } else { 0.0 };
-        let half_codes = most * shape.tokens as f64 * square.sqrt();
+        // Half the roundings of the sum of squares are less than what `set_values` adds.
+        let half_codes = most * shape.tokens as f64 * f64::from(square).sqrt();
         entry.slack.set_values(0.5 / f64::from(self.ops.weight_levels) * half_codes);
         page.lines = sums;
         work.page = page;

@@ -1,10 +1,9 @@
 //! Sides with one scale per block and group of channels, math.md (2.9a).
 //!
 //! Integer codes take the functions of codes with a scale per token: the block's scales are written out for its tokens, in the
-//! first cache. Floating-point codes become 16-bit rows there and take the functions of rows; their scales go into the query, and
-//! into a block's sum of values.
+//! first cache. Floating-point codes take the functions of rows; their scales go into the query, and into a block's sum of values.
 use crate::attend::{Kernel, Workspace};
-use crate::block::{Rows, Side};
+use crate::block::{Element, Rows, Side};
 use crate::line::Line;
 use crate::masses::Entry;
 use crate::partial::Partial;
@@ -19,18 +18,13 @@ const TOKENS: usize = 64;
 pub(crate) struct PageScratch {
     /// Scales, f16, `[group][token]`.
     by_token: Vec<u8>,
-    /// Rows of one side; the first aligned element is `first`.
-    rows: Vec<u16>,
-    first: usize,
     /// Scaled queries, or a block's sums of values, `[head][dim / 16]`.
     pub(crate) lines: Vec<Line>,
 }
 
 impl PageScratch {
     pub(crate) fn new() -> Self {
-        let rows = vec![0u16; TOKENS * 256 + 32];
-        let first = rows.as_ptr().align_offset(64).min(32);
-        Self { by_token: vec![0; 2 * GROUPS * TOKENS], rows, first, lines: crate::line::lines(HEADS * 16) }
+        Self { by_token: vec![0; 2 * GROUPS * TOKENS], lines: crate::line::lines(HEADS * 16) }
     }
 
     /// `scale[group]` written out as `[group][token]`.
@@ -44,30 +38,14 @@ impl PageScratch {
     }
 }
 
-/// What a scale is multiplied by for the rows that [`Ops::unpack_floats`](crate::arch::Ops) makes: e4m3 comes 2^-8 too small, so that
-/// no exponent has to be added.
-fn raise(code: PageCode) -> f32 {
-    if code == PageCode::E4m3 { 256.0 } else { 1.0 }
-}
-
-/// Value of group `g`'s scale.
-fn scale_at(scales: &[u8], g: usize, code: PageCode) -> f32 {
-    let bits = scales.as_chunks::<2>().0.get(g).map_or(u16::MAX, |b| u16::from_le_bytes(*b));
-    Dtype::F16.decode16(bits) * raise(code)
-}
-
-/// Codes as f16 rows: the plain form, compiled again with wide instructions by the instruction-set folders.
-#[inline(always)]
-pub(crate) fn unpack_floats_body(codes: &[u8], e4m3: bool, out: &mut [u16]) {
-    // Sign, exponent and fraction of e5m2 are where a half has them; those of e4m3 are once the magnitude moves by one.
-    if e4m3 {
-        for (word, code) in out.iter_mut().zip(codes) {
-            let high = u16::from(*code) << 8;
-            *word = high & 0x8000 | (high & 0x7f00) >> 1;
-        }
-    } else {
-        out.iter_mut().zip(codes).for_each(|(word, code)| *word = u16::from(*code) << 8);
+/// The scale of every line of channels, groups being `group` channels wide, for numbers as rows of `element` give them.
+fn by_line(scales: &[u8], group: usize, element: Element) -> [f32; 16] {
+    let mut out = [0.0; 16];
+    let lines = out.chunks_mut(group / 16);
+    for (lines, bits) in lines.zip(scales.as_chunks::<2>().0) {
+        lines.fill(Dtype::F16.decode16(u16::from_le_bytes(*bits)) * element.unit());
     }
+    out
 }
 
 impl Kernel {
@@ -76,20 +54,6 @@ impl Kernel {
         for h in 0..self.shape.heads {
             (work.digits.l1[h], work.digits.square[h], work.digits.residual[h]) = (work.reach[h], work.reach[h], 0.0);
         }
-    }
-
-    fn float_rows<'a>(
-        &self,
-        codes: &[u8],
-        code: PageCode,
-        scratch: &'a mut PageScratch,
-        work: &mut Workspace,
-    ) -> Side<'a> {
-        let count = self.layout.count().min(codes.len());
-        let (first, e4m3) = (scratch.first, code == PageCode::E4m3);
-        let rows = &mut scratch.rows[first..first + count];
-        (self.ops.unpack_floats)(&codes[..count], e4m3, rows, &mut work.ahead.record);
-        Side { rows: Rows::Words(rows), store: Dtype::F16, n: self.shape.tokens, ahead: 0 }
     }
 
     /// Logits of a block of floating-point keys into `work.x`: `q.k^ = (q o s).codes`.
@@ -105,17 +69,14 @@ impl Kernel {
         let shape = self.shape;
         // A product of query and scale may underflow, which a float of the least normal size covers (`set_keys`).
         entry.slack.set_keys(f64::from(summary.eps), 0.0, f64::from(summary.kappa));
-        let mut scratch = core::mem::take(&mut work.page);
-        let (lines, group) = (shape.dim_lines(), self.layout.format.key.group(shape.dim));
-        for (l, line) in scratch.lines[..shape.heads * lines].iter_mut().enumerate() {
+        let (lines, element) = (shape.dim_lines(), Element::of_code(code));
+        let scales = by_line(scales, self.layout.format.key.group(shape.dim), element);
+        for (l, line) in work.page.lines[..shape.heads * lines].iter_mut().enumerate() {
             *line = work.q[l];
-            line.scale(scale_at(scales, l % lines * 16 / group, code));
+            line.scale(scales[l % lines]);
         }
-        let q = core::mem::take(&mut scratch.lines);
-        let rows = self.float_rows(codes, code, &mut scratch, work);
-        (self.ops.score_rows)(&rows, &q, self.unit(), shape, &mut work.x);
-        scratch.lines = q;
-        work.page = scratch;
+        let rows = Side { rows: Rows::Bytes(codes), element, n: shape.tokens, ahead: work.ahead.keys };
+        (self.ops.score_rows)(&rows, &work.page.lines, self.unit(), shape, &mut work.x);
     }
 
     /// A block's floating-point values summed into `out`: `sum_t w_t v^_t = s o sum_t w_t codes_t`.
@@ -128,18 +89,15 @@ impl Kernel {
         out: &mut Partial,
     ) {
         let shape = self.shape;
-        let (lines, group) = (shape.dim_lines(), self.layout.format.value.group(shape.dim));
-        let mut scratch = core::mem::take(&mut work.page);
-        let mut sums = core::mem::take(&mut scratch.lines);
-        let of_heads = &mut sums[..shape.heads * lines];
-        of_heads.fill(Line::ZERO);
-        let rows = self.float_rows(codes, code, &mut scratch, work);
-        (self.ops.value_rows)(&rows, &work.x, shape, of_heads);
-        for (l, (o, sum)) in out.o.iter_mut().zip(&*of_heads).enumerate() {
-            o.axpy(scale_at(scales, l % lines * 16 / group, code), sum);
+        let (lines, element) = (shape.dim_lines(), Element::of_code(code));
+        let sums = &mut work.page.lines[..shape.heads * lines];
+        sums.fill(Line::ZERO);
+        let rows = Side { rows: Rows::Bytes(codes), element, n: shape.tokens, ahead: work.ahead.values };
+        (self.ops.value_rows)(&rows, &work.x, shape, sums);
+        let scales = by_line(scales, self.layout.format.value.group(shape.dim), element);
+        for (l, (o, sum)) in out.o.iter_mut().zip(&*sums).enumerate() {
+            o.axpy(scales[l % lines], sum);
         }
-        scratch.lines = sums;
-        work.page = scratch;
         // Tokens, the scale, one more sum.
         out.chain += shape.tokens + 2;
     }
@@ -149,21 +107,42 @@ impl Kernel {
 mod tests {
     use super::*;
     use crate::arch::Arch;
-    use crate::query::Cursor;
+    use crate::query::Shape;
     use certkv_codec::fp8::Fp8;
 
     #[test]
     fn rows_are_what_codes_stand_for() {
-        let codes: Vec<u8> = (0..16 * 256).map(|i| (i % 256) as u8).collect();
-        for arch in Arch::ALL.into_iter().filter_map(Arch::ops) {
-            for (code, kind) in [(PageCode::E4m3, Fp8::E4m3), (PageCode::E5m2, Fp8::E5m2)] {
-                let mut out = vec![0; codes.len()];
-                (arch.unpack_floats)(&codes, code == PageCode::E4m3, &mut out, &mut Cursor::default());
-                for (word, byte) in out.iter().zip(&codes) {
-                    let (got, want) = (f64::from(Dtype::F16.decode16(*word) * raise(code)), kind.value(*byte));
-                    // Codes of NaN and infinities are never written.
-                    assert!(got == want || want.is_nan(), "{code} {byte:#x}: {got}, not {want}");
+        for (code, kind) in [(PageCode::E4m3, Fp8::E4m3), (PageCode::E5m2, Fp8::E5m2)] {
+            let element = Element::of_code(code);
+            for byte in 0..=255u8 {
+                let (got, want) = (f64::from(element.decode(byte.into()) * element.unit()), kind.value(byte));
+                // Codes of NaN and infinities are never written.
+                assert!(got == want || want.is_nan(), "{code} {byte:#x}: {got}, not {want}");
+            }
+        }
+    }
+
+    /// A row of one number that is not 0, met by ones: every code, on every machine, as a logit and as a sum.
+    #[test]
+    fn every_machine_reads_every_code() {
+        let shape = Shape { heads: 1, dim: 32, tokens: 16 };
+        let mut ones = crate::line::lines(4);
+        ones.iter_mut().for_each(|line| line.0 = [1.0; 16]);
+        for (ops, element) in Arch::ALL.into_iter().filter_map(Arch::ops).flat_map(|ops| [Element::E4m3, Element::E5m2].map(|e| (ops, e))) {
+            for byte in 0..=255u8 {
+                let channel = usize::from(byte) % 32;
+                let want = element.decode(byte.into());
+                if !want.is_finite() {
+                    continue;
                 }
+                let mut codes = [0; 16 * 32];
+                codes[3 * 32 + channel] = byte;
+                let side = Side { rows: Rows::Bytes(&codes), element, n: 16, ahead: 0 };
+                let (mut x, mut o) = (crate::line::lines(4), crate::line::lines(2));
+                (ops.score_rows)(&side, &ones, 1.0, shape, &mut x);
+                (ops.value_rows)(&side, &ones, shape, &mut o);
+                assert_eq!((x[0].0[3], o[channel / 16].0[channel % 16]), (want, want), "{element:?} {byte:#x}");
+                assert_eq!((x[0].sum(), o[0].sum() + o[1].sum()), (want, want), "{element:?} {byte:#x}");
             }
         }
     }
@@ -178,6 +157,5 @@ mod tests {
         for t in 0..16 {
             assert_eq!([0, 16].map(|at| number(&all, at + t)), [0.5, 3.0]);
         }
-        assert_eq!(scratch.rows[scratch.first..].as_ptr() as usize % 64, 0);
     }
 }

@@ -7,6 +7,7 @@
     reason = "lane loops over several arrays; inner functions whose arguments are registers"
 )]
 use crate::block::Side;
+use crate::channel_values::Join;
 use crate::directions::{DirectionCodes, Directions};
 use crate::line::{Codes, Line};
 use crate::query::{Cursor, Digits, KeyCodes, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack};
@@ -74,19 +75,19 @@ pub(crate) struct Ops {
     pub(crate) channel_digits: fn(&[Line], &[u8], Dtype, Shape, &mut Digits, &mut Cursor),
     /// Base-2 logits of a coded key block.
     pub(crate) score_codes: fn(&KeyCodes<'_>, &Digits, &mut [Codes], Shape, &mut [Line], &mut Cursor),
-    /// Base-2 logits of 16-bit rows: `mul q.k`.
+    /// Base-2 logits of rows of 16 bits, or of 8-bit floating-point codes: `mul q.k`.
     pub(crate) score_rows: fn(&Side<'_>, &[Line], f32, Shape, &mut [Line]),
     /// Products of the queries and all directions of spherical keys, by a unit of logits, where the next looks for them.
     pub(crate) fill_directions: fn(&Spherical, &[Line], f32, Shape, &mut Directions),
     /// Base-2 logits of a block of spherical keys.
     pub(crate) score_directions: fn(&DirectionCodes<'_>, &mut Directions, Shape, &mut [Line], &mut Cursor),
-    /// 8-bit floating-point codes, e4m3 or else e5m2, as f16 rows, e4m3 2^-8 too small.
-    pub(crate) unpack_floats: fn(&[u8], bool, &mut [u16], &mut Cursor),
     /// Logits of the first `n` tokens to weights, in place; 0 past them.
     pub(crate) weigh: fn(&mut [Line], usize, Shape, &mut Softmax),
     /// `o += sum_t w_t v^_t` over a coded block, the offsets going to the scratch.
     pub(crate) value_codes: ValueFn,
-    /// `o += sum_t w_t v_t` over 16-bit rows.
+    /// Sums of codes with a scale and an offset per channel into the output.
+    pub(crate) join_channels: fn(&Join<'_>, Shape, &mut [Line]) -> f32,
+    /// `o += sum_t w_t v_t` over such rows.
     pub(crate) value_rows: fn(&Side<'_>, &[Line], Shape, &mut [Line]),
     /// The certificate's sums of one head over all tiles.
     pub(crate) certify_tiles: crate::certify::TilesFn,

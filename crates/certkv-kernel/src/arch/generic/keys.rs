@@ -145,12 +145,12 @@ pub(crate) fn score_codes(
 pub(crate) fn row(side: &Side<'_>, token: usize, shape: Shape, out: &mut [Line; 16]) {
     for (l, line) in out[..shape.dim_lines()].iter_mut().enumerate() {
         for i in 0..16 {
-            line.0[i] = side.store.decode16(side.rows.get(token * shape.dim + 16 * l + i));
+            line.0[i] = side.get(token * shape.dim + 16 * l + i);
         }
     }
 }
 
-/// Logits on 16-bit rows.
+/// Logits on rows.
 pub(crate) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
     let lines = shape.dim_lines();
     let mut k = [Line::ZERO; 16];

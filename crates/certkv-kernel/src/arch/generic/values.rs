@@ -2,6 +2,7 @@
 use super::keys::{meta_at, nearest, row};
 use super::unpack::unpack_levels;
 use crate::block::Side;
+use crate::channel_values::Join;
 use crate::line::{Line, madd};
 use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
@@ -129,6 +130,11 @@ impl Plan {
         }
         units
     }
+}
+
+/// Sums of codes with a scale and an offset per channel.
+pub(crate) fn join_channels(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
+    join.run(|at| Line(core::array::from_fn(|i| meta_at(join.scales, Dtype::F16, at + i))), shape, o)
 }
 
 /// Rows: one chain per output element, in token order.

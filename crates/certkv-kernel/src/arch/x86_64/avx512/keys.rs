@@ -1,7 +1,7 @@
 //! Logits of one block.
-use super::{lanes, larger, load16, max4, place, put, split, step, sum16};
+use super::{BF16, E4M3, E5M2, F16, bytes_of, lanes, larger, load16, max4, place, put, split, step, sum16};
 use crate::arch::generic::unpack::{self as plain, Bytes};
-use crate::block::Side;
+use crate::block::{Element, Side};
 use crate::line::{Codes, Line};
 use crate::parts::Run;
 use crate::query::{Cursor, DIGIT_STRIDE, Digits, HEADS, KeyCodes, Levels, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
@@ -38,8 +38,8 @@ unsafe fn meta16<const META: u8>(p: *const u8, i: usize) -> __m512 {
     // SAFETY: as the function's.
     unsafe {
         match META {
-            0 => load16::<false>(p.add(2 * i).cast()),
-            1 => load16::<true>(p.add(2 * i).cast()),
+            0 => load16::<F16>(p.add(2 * i)),
+            1 => load16::<BF16>(p.add(2 * i)),
             _ => _mm512_loadu_ps(p.add(4 * i).cast()),
         }
     }
@@ -314,7 +314,7 @@ unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
             for i in 0..T {
                 // SAFETY: 16 tokens of the group's scales lie inside `scales`.
                 let scale = k.scales().map(|scales| unsafe {
-                    load16::<false>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])).cast())
+                    load16::<F16>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])))
                 });
                 for h in 0..H {
                     let mul = _mm512_set1_ps(k.mul[first + h]);
@@ -407,7 +407,7 @@ unsafe fn products<const H: usize, const T: usize, const W: u8>(
 
 /// Logits on 16-bit rows.
 pub(super) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
-    assert!(side.n <= shape.tokens && side.rows.len() >= side.n * shape.dim);
+    assert!(side.n <= shape.tokens && side.len() >= side.n * shape.dim);
     assert!(q.len() >= shape.heads * shape.dim_lines() && x.len() >= shape.heads * X_STRIDE);
     assert!(shape.tokens <= 16 * X_STRIDE);
     if side.n == 0 {
@@ -415,10 +415,11 @@ pub(super) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x:
     }
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        if side.store == Dtype::Bf16 {
-            row_heads::<true>(side, q, mul, shape, x);
-        } else {
-            row_heads::<false>(side, q, mul, shape, x);
+        match side.element {
+            Element::F16 => row_heads::<F16>(side, q, mul, shape, x),
+            Element::Bf16 => row_heads::<BF16>(side, q, mul, shape, x),
+            Element::E4m3 => row_heads::<E4M3>(side, q, mul, shape, x),
+            Element::E5m2 => row_heads::<E5M2>(side, q, mul, shape, x),
         }
     }
 }
@@ -426,15 +427,15 @@ pub(super) fn score_rows(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x:
 /// # Safety
 /// The asserts of [`score_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_heads<const BF16: bool>(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
+unsafe fn row_heads<const KIND: u8>(side: &Side<'_>, q: &[Line], mul: f32, shape: Shape, x: &mut [Line]) {
     let mut h = 0;
     while h < shape.heads {
         // SAFETY: as the function's; `h` plus the width of each call is at most `heads`.
         unsafe {
             match shape.heads - h {
-                1 => row_dots::<1, 16, BF16>(side, q, mul, h, shape, x),
-                2 | 3 => row_dots::<2, 8, BF16>(side, q, mul, h, shape, x),
-                _ => row_dots::<4, 4, BF16>(side, q, mul, h, shape, x),
+                1 => row_dots::<1, 16, KIND>(side, q, mul, h, shape, x),
+                2 | 3 => row_dots::<2, 8, KIND>(side, q, mul, h, shape, x),
+                _ => row_dots::<4, 4, KIND>(side, q, mul, h, shape, x),
             }
         }
         h += match shape.heads - h {
@@ -451,7 +452,7 @@ unsafe fn row_heads<const BF16: bool>(side: &Side<'_>, q: &[Line], mul: f32, sha
 /// The asserts of [`score_rows`], `first + H <= heads`, `H T = 16`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
+unsafe fn row_dots<const H: usize, const T: usize, const KIND: u8>(
     side: &Side<'_>,
     q: &[Line],
     mul: f32,
@@ -459,7 +460,7 @@ unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
     shape: Shape,
     x: &mut [Line],
 ) {
-    let (rows, n) = (side.rows.as_ptr(), side.n);
+    let (rows, n) = (side.as_ptr(), side.n);
     let ahead = if first == 0 { side.ahead } else { 0 };
     let lines = shape.dim_lines();
     let q = q[first * lines..(first + H) * lines].as_ptr();
@@ -469,18 +470,18 @@ unsafe fn row_dots<const H: usize, const T: usize, const BF16: bool>(
         let mut row = [rows; T];
         for t in 0..T {
             // SAFETY: row min(t0 + t, n - 1) lies inside the side.
-            row[t] = unsafe { rows.add((t0 + t).min(n - 1) * shape.dim) };
+            row[t] = unsafe { rows.add((t0 + t).min(n - 1) * shape.dim * bytes_of(KIND)) };
         }
         for l in 0..lines {
             // SAFETY: 16 channels of each row; lines of `H` queries.
             unsafe {
                 let mut k = [_mm512_setzero_ps(); T];
                 for t in 0..T {
-                    let p = row[t].add(16 * l);
-                    if l % 2 == 0 {
+                    let p = row[t].add(16 * l * bytes_of(KIND));
+                    if l % (4 / bytes_of(KIND)) == 0 {
                         _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
                     }
-                    k[t] = load16::<BF16>(p);
+                    k[t] = load16::<KIND>(p);
                 }
                 for h in 0..H {
                     let q = _mm512_load_ps(q.add(h * lines + l).cast());

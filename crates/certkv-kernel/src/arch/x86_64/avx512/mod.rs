@@ -3,13 +3,12 @@
 //! Codes are multiplied in place: a 64-byte line holds 16 tokens x 4 channels (keys) or 16 channels x 4 tokens (values),
 //! `vpdpbusd` with four broadcast digits adds 4 products to each of 16 sums, and no sum is ever horizontal. Digits are 16
 //! bits in two bytes, so a line costs two instructions per head.
-use super::strip512;
+use super::{finish, own, step, strip512};
 use crate::arch::Ops;
-use crate::query::{Cursor, HEADS};
+use crate::query::HEADS;
 use core::arch::x86_64::*;
 
 mod directions;
-mod floats;
 mod keys;
 mod softmax;
 mod values;
@@ -21,9 +20,9 @@ static OPS: Ops = Ops {
     score_rows: keys::score_rows,
     fill_directions: directions::fill_directions,
     score_directions: directions::score_directions,
-    unpack_floats: floats::unpack_floats,
     weigh: softmax::weigh,
     value_codes: values::value_codes,
+    join_channels: values::join_channels,
     value_rows: values::value_rows,
     certify_tiles: softmax::certify_tiles,
     seal: softmax::seal,
@@ -45,33 +44,6 @@ pub(crate) fn ops() -> Option<&'static Ops> {
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c");
     all.then_some(&OPS)
-}
-
-/// Asks for the next line of the next record, into the second cache: the first is full of this block, and has few slots
-/// for misses.
-#[inline(always)]
-fn step(ahead: &mut Cursor) {
-    if ahead.at < ahead.end {
-        // SAFETY: a prefetch reads nothing architecturally and cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.at as *const i8) };
-        ahead.at += 64;
-    }
-}
-
-/// Asks for the rest of the next record.
-fn finish(ahead: &mut Cursor) {
-    while ahead.at < ahead.end {
-        step(ahead);
-    }
-}
-
-/// Asks for lines that will be written.
-fn own(lines: &mut Cursor) {
-    while lines.at < lines.end {
-        // SAFETY: a prefetch reads nothing architecturally and cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(lines.at as *const i8) };
-        lines.at += 64;
-    }
 }
 
 /// Byte order of [`split`]: byte 0 of the 32 dwords of two vectors, then byte 1.
@@ -102,16 +74,40 @@ fn split(a: __m512i, b: __m512i) -> __m512i {
     _mm512_permutex2var_epi8(a, order, b)
 }
 
-/// Sixteen 16-bit elements as f32, half precision or (`BF16`) bfloat16.
+/// Kinds of [`load16`], by what a number of a row is stored as.
+const F16: u8 = 0;
+const BF16: u8 = 1;
+const E4M3: u8 = 2;
+const E5M2: u8 = 3;
+
+/// Bytes of a number of a row.
+const fn bytes_of(kind: u8) -> usize {
+    if kind < E4M3 { 2 } else { 1 }
+}
+
+/// Sixteen numbers of a row as f32, in the unit of [`crate::block::Element`].
 ///
 /// # Safety
-/// 32 bytes are readable at `p`.
+/// `16 bytes_of(KIND)` bytes are readable at `p`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn load16<const BF16: bool>(p: *const u16) -> __m512 {
-    // SAFETY: the caller vouches for 32 readable bytes; the load has no alignment requirement.
-    let half = unsafe { _mm256_loadu_si256(p.cast()) };
-    if BF16 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half))) } else { _mm512_cvtph_ps(half) }
+unsafe fn load16<const KIND: u8>(p: *const u8) -> __m512 {
+    // SAFETY: the caller vouches for so many readable bytes; loads have no alignment requirement.
+    unsafe {
+        match KIND {
+            F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
+            BF16 => {
+                let half = _mm256_loadu_si256(p.cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+            }
+            E4M3 => {
+                // The magnitude moves by one less than the sign: all copies of the sign but the first go.
+                let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())));
+                _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(0xbfffu16 as i16)))
+            }
+            _ => _mm512_cvtph_ps(_mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())))),
+        }
+    }
 }
 
 /// One level of a tree of sums: both vectors folded by 8, 4, 2 or 1 lanes (`FOLD`), `a`'s sums where the lane number

@@ -1,11 +1,11 @@
 //! `o += sum_t w_t v_t` for one block.
 use super::keys::{BYTES, CODES4, LEVELS4, unpack};
-use super::{larger, load16, place, split, step};
+use super::{BF16, E4M3, E5M2, F16, bytes_of, larger, load16, place, split, step};
 use crate::arch::generic::values::LEAST_WEIGHT;
-use crate::block::Side;
+use crate::block::{Element, Side};
+use crate::channel_values::Join;
 use crate::line::Line;
 use crate::query::{Cursor, GROUPS, HEADS, Levels, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
-use certkv_core::Dtype;
 use core::arch::x86_64::*;
 
 /// Bytes from one head's weight digits to the next: 32 low bytes, then 32 high bytes, for every 32 tokens (see [`place`]).
@@ -127,9 +127,9 @@ unsafe fn coded<const N: usize, const W: u8>(
         for l in 0..N {
             // SAFETY: 16 tokens of the group's sigma, and of z where there is one, lie inside the scales.
             let z = unsafe {
-                sigma[l] = load16::<false>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)).cast());
+                sigma[l] = load16::<F16>(v.scales.as_ptr().add(2 * (g * tokens + 16 * l)));
                 if v.offsets {
-                    load16::<false>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)).cast())
+                    load16::<F16>(v.scales.as_ptr().add(2 * ((groups + g) * tokens + 16 * l)))
                 } else {
                     // What makes the middle 0.
                     _mm512_mul_ps(sigma[l], _mm512_sub_ps(zero, half))
@@ -327,16 +327,36 @@ unsafe fn products<const H: usize, const L: usize, const W: u8>(
     }
 }
 
+/// Sums of codes with a scale and an offset per channel.
+pub(super) fn join_channels(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
+    assert!(join.fits(shape));
+    /// # Safety
+    /// The assert above.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+    unsafe fn wide(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
+        let halves = |at: usize| {
+            let mut line = Line::ZERO;
+            // SAFETY: lines of 16 halves from multiples of 16 below `2 dim` on lie inside the scales; a line is 64 aligned bytes.
+            unsafe { _mm512_store_ps(line.0.as_mut_ptr(), load16::<F16>(join.scales.as_ptr().add(2 * at))) };
+            line
+        };
+        join.run(halves, shape, o)
+    }
+    // SAFETY: the table is handed out only where the features exist; the assert gives the lengths.
+    unsafe { wide(join, shape, o) }
+}
+
 /// Rows: one chain per output element, in token order, whatever the number of heads.
 pub(super) fn value_rows(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
-    assert!(side.n <= shape.tokens && side.rows.len() >= side.n * shape.dim && w.len() >= shape.heads * X_STRIDE);
+    assert!(side.n <= shape.tokens && side.len() >= side.n * shape.dim && w.len() >= shape.heads * X_STRIDE);
     assert!(o.len() >= shape.heads * shape.dim_lines() && shape.tokens <= 16 * X_STRIDE);
     // SAFETY: the table is handed out only where the features exist; the asserts give the lengths.
     unsafe {
-        if side.store == Dtype::Bf16 {
-            row_lines::<true>(side, w, shape, o);
-        } else {
-            row_lines::<false>(side, w, shape, o);
+        match side.element {
+            Element::F16 => row_lines::<F16>(side, w, shape, o),
+            Element::Bf16 => row_lines::<BF16>(side, w, shape, o),
+            Element::E4m3 => row_lines::<E4M3>(side, w, shape, o),
+            Element::E5m2 => row_lines::<E5M2>(side, w, shape, o),
         }
     }
 }
@@ -344,7 +364,7 @@ pub(super) fn value_rows(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Lin
 /// # Safety
 /// The asserts of [`value_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_lines<const BF16: bool>(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
+unsafe fn row_lines<const KIND: u8>(side: &Side<'_>, w: &[Line], shape: Shape, o: &mut [Line]) {
     let lines = shape.dim_lines();
     let mut h = 0;
     while h < shape.heads {
@@ -359,12 +379,12 @@ unsafe fn row_lines<const BF16: bool>(side: &Side<'_>, w: &[Line], shape: Shape,
             // SAFETY: `h + width <= heads`; every head dimension has an even number of lines.
             unsafe {
                 match (width, wide) {
-                    (1, true) => row_sums::<1, 4, BF16>(side, w, h, line, shape, o),
-                    (1, false) => row_sums::<1, 2, BF16>(side, w, h, line, shape, o),
-                    (2, true) => row_sums::<2, 4, BF16>(side, w, h, line, shape, o),
-                    (2, false) => row_sums::<2, 2, BF16>(side, w, h, line, shape, o),
-                    (_, true) => row_sums::<4, 4, BF16>(side, w, h, line, shape, o),
-                    (_, false) => row_sums::<4, 2, BF16>(side, w, h, line, shape, o),
+                    (1, true) => row_sums::<1, 4, KIND>(side, w, h, line, shape, o),
+                    (1, false) => row_sums::<1, 2, KIND>(side, w, h, line, shape, o),
+                    (2, true) => row_sums::<2, 4, KIND>(side, w, h, line, shape, o),
+                    (2, false) => row_sums::<2, 2, KIND>(side, w, h, line, shape, o),
+                    (_, true) => row_sums::<4, 4, KIND>(side, w, h, line, shape, o),
+                    (_, false) => row_sums::<4, 2, KIND>(side, w, h, line, shape, o),
                 }
             }
             line += if wide { 4 } else { 2 };
@@ -377,7 +397,7 @@ unsafe fn row_lines<const BF16: bool>(side: &Side<'_>, w: &[Line], shape: Shape,
 /// The asserts of [`value_rows`], `first + H <= heads`, `line + L <= dim / 16`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
+unsafe fn row_sums<const H: usize, const L: usize, const KIND: u8>(
     side: &Side<'_>,
     w: &[Line],
     first: usize,
@@ -385,7 +405,7 @@ unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
     shape: Shape,
     o: &mut [Line],
 ) {
-    let (rows, n, lines) = (side.rows.as_ptr(), side.n, shape.dim_lines());
+    let (rows, n, lines) = (side.as_ptr(), side.n, shape.dim_lines());
     let ahead = if first == 0 { side.ahead } else { 0 };
     let weights = w[first * X_STRIDE..(first + H) * X_STRIDE].as_ptr().cast::<f32>();
     let mut acc = [[_mm512_setzero_ps(); L]; H];
@@ -397,13 +417,14 @@ unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
             }
         }
         for t in 0..n {
-            let p = rows.add(t * shape.dim + 16 * line);
+            let p = rows.add((t * shape.dim + 16 * line) * bytes_of(KIND));
             let mut v = [_mm512_setzero_ps(); L];
             for l in 0..L {
-                if l % 2 == 0 {
-                    _mm_prefetch::<_MM_HINT_T1>(p.add(16 * l).wrapping_byte_offset(ahead).cast());
+                let p = p.add(16 * l * bytes_of(KIND));
+                if (line + l) % (4 / bytes_of(KIND)) == 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
                 }
-                v[l] = load16::<BF16>(p.add(16 * l));
+                v[l] = load16::<KIND>(p);
             }
             for h in 0..H {
                 let w = _mm512_set1_ps(*weights.add(h * 16 * X_STRIDE + t));
@@ -423,6 +444,7 @@ unsafe fn row_sums<const H: usize, const L: usize, const BF16: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use certkv_core::Dtype;
     use certkv_core::hash::splitmix64;
 
     #[test]
