@@ -32,7 +32,8 @@ impl Kernel {
         let by_row = |exact: bool, page: Option<PageCode>| exact || page.is_some_and(PageCode::is_float);
         let (key, value) = (l.format.key, l.format.value);
         let keys = wants_keys && next.keys.is_none() && !by_row(key.is_exact(), key.page());
-        let values = wants_values && next.values.is_none() && !by_row(value.is_exact(), value.page()) && !next.skip_values;
+        let values =
+            wants_values && next.values.is_none() && !by_row(value.is_exact(), value.page()) && !next.skip_values;
         let start = if keys {
             0
         } else if values {

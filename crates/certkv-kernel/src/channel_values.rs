@@ -1,12 +1,13 @@
 //! Values with one scale and offset per channel and block, math.md (2.9b): `sum_t w_t v^_t = sigma o sum_t w_t code_t + z sum_t w_t`.
 //!
 //! A block's codes are summed apart, as codes of scale 1, and join the others with their scales once: no weight is multiplied by one.
+use crate::arch::generic::keys::meta_at;
 use crate::attend::{Kernel, Workspace};
 use crate::line::Line;
 use crate::masses::Entry;
 use crate::partial::Partial;
 use crate::query::{Cursor, HEADS, Shape, ValueCodes};
-use certkv_core::Refine;
+use certkv_core::{Dtype, Refine};
 
 /// 1 as a half.
 const ONE: [u8; 2] = 0x3c00u16.to_le_bytes();
@@ -24,19 +25,14 @@ pub(crate) struct Join<'a> {
 }
 
 impl Join<'_> {
-    /// The plain form, compiled again with wide instructions by the instruction-set folders; `halves` gives 16 halves of the scales from
-    /// one on. Returns `sum sigma^2`, up to `dim / 16 + 4` roundings.
-    #[inline(always)]
-    pub(crate) fn run(&self, halves: impl Fn(usize) -> Line, shape: Shape, o: &mut [Line]) -> f32 {
+    /// The plain form. Returns `sum sigma^2`, up to `dim / 16 + 4` roundings.
+    pub(crate) fn run(&self, shape: Shape, o: &mut [Line]) -> f32 {
         let lines = shape.dim_lines();
         let mut square = Line::ZERO;
         for line in 0..lines {
-            let (first, second) = (halves(32 * line), halves(32 * line + 16));
-            let (mut sigma, mut z) = (Line::ZERO, Line::ZERO);
-            for i in 0..8 {
-                (sigma.0[i], sigma.0[8 + i]) = (first.0[2 * i], second.0[2 * i]);
-                (z.0[i], z.0[8 + i]) = (first.0[2 * i + 1], second.0[2 * i + 1]);
-            }
+            let half = |i: usize| meta_at(self.scales, Dtype::F16, 32 * line + i);
+            let sigma = Line(core::array::from_fn(|i| half(2 * i)));
+            let z = Line(core::array::from_fn(|i| half(2 * i + 1)));
             square.fma(&sigma, &sigma);
             for h in 0..shape.heads {
                 let o = &mut o[h * lines + line];
@@ -51,6 +47,7 @@ impl Join<'_> {
     }
 
     /// True if there are scales for all channels and sums for all heads: what wide code asserts.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn fits(&self, shape: Shape) -> bool {
         self.scales.len() >= 4 * shape.dim && self.sums.len() >= shape.heads * shape.dim_lines()
     }

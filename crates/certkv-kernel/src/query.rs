@@ -247,7 +247,7 @@ pub(crate) struct ValueScratch {
     /// Value of one unit of the digits, `[group][head]`.
     pub(crate) units: [[f32; HEADS]; GROUPS],
     /// The digits of one group as words, `[head][64]`.
-    pub(crate) words: Vec<u16>,
+    pub(crate) words: Vec<i16>,
     /// `sum_t w_t mid[g][t]` by lane, `[head][GROUPS]`.
     pub(crate) middle: Vec<Line>,
     /// Sums of rotated values, `[head][dim / 16]`: turned back once, when the pass is closed.

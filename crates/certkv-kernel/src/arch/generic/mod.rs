@@ -10,7 +10,7 @@ pub(crate) mod values;
 
 /// The portable functions.
 pub(crate) const OPS: Ops = Ops {
-    weight_levels: 65535.0,
+    weight_levels: values::LEVELS,
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: keys::score_rows,
@@ -18,7 +18,7 @@ pub(crate) const OPS: Ops = Ops {
     score_directions: |k, work, shape, x, _| crate::directions::score_body::<false>(k, work, shape, x),
     weigh: softmax::weigh,
     value_codes: values::value_codes,
-    join_channels: values::join_channels,
+    join_channels: |join, shape, o| join.run(shape, o),
     value_rows: values::value_rows,
     certify_tiles: |b, r, stride, exponent| crate::certify::tiles_body::<false>(b, r, stride, exponent, |_| {}),
     seal: crate::stage::seal_body,

@@ -1,11 +1,13 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
-use super::keys::{meta_at, nearest, row};
+use super::keys::{add_products, meta_at, nearest, row};
 use super::unpack::unpack_levels;
 use crate::block::Side;
-use crate::channel_values::Join;
 use crate::line::{Line, madd};
 use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
 use certkv_core::Dtype;
+
+/// Largest digit: signed words hold it.
+pub(crate) const LEVELS: f32 = 32767.0;
 
 /// `2^-100`: below it the inverse of a weight could overflow, and the block's coded part is all residual.
 pub(crate) const LEAST_WEIGHT: f32 = 7.9e-31;
@@ -33,17 +35,19 @@ pub(crate) fn value_codes(
             // Without offsets: what makes the middle 0.
             scales[1][t / 16].0[t % 16] = if v.offsets { at(1) } else { -(v.half() as f32) * at(0) };
         }
-        let plan = Plan { group: g, levels: 65535.0, half: v.half() as f32 };
+        let plan = Plan { group: g, half: v.half() as f32 };
         let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);
         for h in 0..shape.heads {
-            for c in g * v.group..(g + 1) * v.group {
-                let mut sum = 0i32;
-                for t in 0..tokens {
-                    let code = scratch.codes[t / 4 * (dim / 16) + c / 16].0[c % 16 * 4 + t % 4];
-                    sum += (i32::from(code) - plan.half as i32) * i32::from(scratch.words[h * 64 + t]);
+            let words = scratch.words[h * 64..h * 64 + tokens].as_chunks::<4>().0;
+            let digits: i32 = words.iter().flatten().map(|&digit| i32::from(digit)).sum();
+            for line in g * v.group / 16..(g + 1) * v.group / 16 {
+                let mut sums = [-v.half() * digits; 16];
+                for (quad, four) in words.iter().enumerate() {
+                    add_products(&scratch.codes[quad * lines + line], *four, &mut sums);
                 }
-                let slot = &mut o[h * lines + c / 16].0[c % 16];
-                *slot = madd(sum as f32, units[h], *slot);
+                for (o, sum) in o[h * lines + line].0.iter_mut().zip(sums) {
+                    *o = madd(sum as f32, units[h], *o);
+                }
             }
         }
     }
@@ -52,17 +56,15 @@ pub(crate) fn value_codes(
 
 /// One group of channels of one block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) group: usize,
-    /// Largest digit.
-    pub(crate) levels: f32,
+struct Plan {
+    group: usize,
     /// `2^(m-1)`.
-    pub(crate) half: f32,
+    half: f32,
 }
 
 /// Sums behind [`ValueSlack`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slack {
+struct Slack {
     sigma_square: f32,
     middle: [Line; 4],
 }
@@ -75,8 +77,7 @@ impl Default for Slack {
 
 impl Slack {
     /// The two numbers of the bound, for groups of `group` channels. NaN is kept.
-    #[inline(always)]
-    pub(crate) fn finish(&self, group: usize) -> ValueSlack {
+    fn finish(&self, group: usize) -> ValueSlack {
         let lanes = self.middle.iter().flat_map(|l| l.0);
         let most = lanes.fold(0.0f32, |a, b| if b > a || b.is_nan() { b } else { a });
         let group = group as f32;
@@ -87,8 +88,7 @@ impl Slack {
 impl Plan {
     /// Digits of `w sigma` of every head into `scratch.words[head][64]`, offsets into `scratch.middle`; returns the value
     /// of one unit of each head's digits. `scales` holds `sigma` and `z` of the block's tokens and is used up.
-    #[inline(always)]
-    pub(crate) fn digits(
+    fn digits(
         &self,
         [sigma, mid]: &mut [[Line; 4]; 2],
         w: &[Line],
@@ -110,31 +110,26 @@ impl Plan {
         }
         let most = largest.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
         slack.sigma_square = madd(most, most, slack.sigma_square);
-        let inverse = if most > 0.0 { self.levels / most } else { 0.0 };
+        let inverse = if most > 0.0 { LEVELS / most } else { 0.0 };
         for line in sigma.iter_mut() {
             line.scale(inverse);
         }
         let mut units = [0.0; HEADS];
         for h in 0..shape.heads {
             let usable = s.max[h] >= LEAST_WEIGHT;
-            let (inverse, unit) = if usable { (1.0 / s.max[h], s.max[h] / self.levels) } else { (0.0, 0.0) };
+            let (inverse, unit) = if usable { (1.0 / s.max[h], s.max[h] / LEVELS) } else { (0.0, 0.0) };
             units[h] = unit * most;
             for l in 0..n {
                 let w = &w[h * X_STRIDE + l];
                 let words = &mut scratch.words.as_chunks_mut::<16>().0[h * 4 + l];
                 for i in 0..16 {
-                    words[i] = nearest((w.0[i] * inverse) * sigma[l].0[i]) as u16;
+                    words[i] = nearest((w.0[i] * inverse) * sigma[l].0[i]) as i16;
                 }
                 scratch.middle[h * GROUPS + self.group].fma(w, &mid[l]);
             }
         }
         units
     }
-}
-
-/// Sums of codes with a scale and an offset per channel.
-pub(crate) fn join_channels(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
-    join.run(|at| Line(core::array::from_fn(|i| meta_at(join.scales, Dtype::F16, at + i))), shape, o)
 }
 
 /// Rows: one chain per output element, in token order.

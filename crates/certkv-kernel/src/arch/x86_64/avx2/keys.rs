@@ -1,6 +1,6 @@
 //! Logits of one block on codes.
 use super::products::{Quad, all_heads, pair_up, unpack};
-use super::{abs, largest, load8, load16, sum16, total};
+use super::{BF16, F16, abs, largest, load8, load16, sum16, total};
 use crate::arch::generic::keys::meta_at;
 use crate::line::{Codes, Line};
 use crate::query::{Cursor, Digits, HEADS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
@@ -21,11 +21,12 @@ pub(super) fn channel_digits(q: &[Line], scales: &[u8], meta: Dtype, shape: Shap
         for (i, part) in decoded.iter_mut().enumerate() {
             for l in 0..shape.dim_lines() {
                 let at = i * shape.dim + 16 * l;
-                part[l] = if meta == Dtype::F32 {
-                    Line(core::array::from_fn(|j| meta_at(scales, meta, at + j)))
-                } else {
-                    load16(scales.as_ptr().add(2 * at).cast(), meta)
-                };
+                let halves = scales.as_ptr().add(2 * at);
+                match meta {
+                    Dtype::F16 => load16::<F16>(halves, &mut part[l]),
+                    Dtype::Bf16 => load16::<BF16>(halves, &mut part[l]),
+                    Dtype::F32 => part[l] = Line(core::array::from_fn(|j| meta_at(scales, meta, at + j))),
+                }
             }
         }
         for head in 0..shape.heads {
@@ -140,7 +141,7 @@ unsafe fn tiles(
             // SAFETY: the group's tokens lie inside the scales.
             let scale = k.scales().map(|scales| unsafe {
                 let p = scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile));
-                [load8::<{ super::F16 }>(p), load8::<{ super::F16 }>(p.add(16))]
+                [load8::<F16>(p), load8::<F16>(p.add(16))]
             });
             // SAFETY: the group's quads of the tile lie inside the codes, its channels inside the heads' digits.
             unsafe {

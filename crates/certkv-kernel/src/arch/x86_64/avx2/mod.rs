@@ -4,7 +4,7 @@
 //! (`products`). What is seldom called is the plain form, compiled with wider registers.
 use super::{finish, step};
 use crate::arch::Ops;
-use crate::arch::generic::strip as plain_strip;
+use crate::arch::generic::{strip as plain_strip, values::LEVELS};
 use crate::block::Rows;
 use crate::certify::{Sums, tiles_body};
 use crate::directions::{DirectionCodes, Directions, fill_body, score_body};
@@ -24,7 +24,7 @@ mod softmax;
 mod values;
 
 static OPS: Ops = Ops {
-    weight_levels: values::LEVELS,
+    weight_levels: LEVELS,
     channel_digits: keys::channel_digits,
     score_codes: keys::score_codes,
     score_rows: rows::score_rows,
@@ -76,28 +76,24 @@ unsafe fn load8<const KIND: u8>(p: *const u8) -> __m256 {
                 let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(p.cast())));
                 _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbfffu16 as i16)))
             }
-            _ => _mm256_cvtph_ps(_mm_slli_epi16::<8>(_mm_cvtepu8_epi16(_mm_loadl_epi64(p.cast())))),
+            // A code is a half's high byte.
+            _ => _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(p.cast()))),
         }
     }
 }
 
-/// Sixteen 16-bit elements as f32.
+/// Sixteen numbers of a row as a line.
 ///
 /// # Safety
-/// 32 bytes are readable at `p`.
+/// `16 bytes_of(KIND)` bytes are readable at `p`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load16(p: *const u16, store: Dtype) -> Line {
-    let mut out = Line::ZERO;
-    for half in 0..2 {
-        // SAFETY: the caller vouches for 32 readable bytes; `out` is 64 aligned bytes.
-        unsafe {
-            let from = p.add(8 * half).cast();
-            let x = if store == Dtype::Bf16 { load8::<BF16>(from) } else { load8::<F16>(from) };
-            _mm256_store_ps(out.0.as_mut_ptr().add(8 * half), x);
-        }
+unsafe fn load16<const KIND: u8>(p: *const u8, out: &mut Line) {
+    // SAFETY: the caller vouches for the bytes; a line is 64 aligned bytes.
+    unsafe {
+        _mm256_store_ps(out.0.as_mut_ptr(), load8::<KIND>(p));
+        _mm256_store_ps(out.0.as_mut_ptr().add(8), load8::<KIND>(p.add(8 * bytes_of(KIND))));
     }
-    out
 }
 
 /// How many of `heads` heads go side by side.
@@ -200,20 +196,23 @@ fn unpack_stretch(keys: Rows<'_>, values: Rows<'_>, store: Dtype, n: usize, at: 
     /// # Safety
     /// The assert above.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn wide(k: *const u16, v: *const u16, store: Dtype, n: usize, at: usize, out: &mut Stretch) {
+    unsafe fn wide<const KIND: u8>(k: *const u8, v: *const u8, n: usize, at: usize, out: &mut Stretch) {
         let dim = out.dim;
         for t in 0..n {
             for l in 0..dim / 16 {
+                let (from, mut key) = (2 * (t * dim + 16 * l), Line::ZERO);
                 // SAFETY: channels 16 l .. 16 l + 16 of row `t < n` of both sides.
-                let (key, value) =
-                    unsafe { (load16(k.add(t * dim + 16 * l), store), load16(v.add(t * dim + 16 * l), store)) };
+                unsafe {
+                    load16::<KIND>(k.add(from), &mut key);
+                    load16::<KIND>(v.add(from), &mut out.values[(at + t) * dim / 16 + l]);
+                }
                 for (c, x) in key.0.into_iter().enumerate() {
                     out.keys[(16 * l + c) * 4 + (at + t) / 16].0[(at + t) % 16] = x;
                 }
-                out.values[(at + t) * dim / 16 + l] = value;
             }
         }
     }
+    let (k, v) = (keys.as_ptr().cast(), values.as_ptr().cast());
     // SAFETY: the table is handed out only where the features exist; the assert gives the lengths.
-    unsafe { wide(keys.as_ptr(), values.as_ptr(), store, n, at, out) }
+    unsafe { if store == Dtype::Bf16 { wide::<BF16>(k, v, n, at, out) } else { wide::<F16>(k, v, n, at, out) } }
 }

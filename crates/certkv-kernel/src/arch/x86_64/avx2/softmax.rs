@@ -34,36 +34,49 @@ pub(super) fn weigh(x: &mut [Line], n: usize, shape: Shape, s: &mut Softmax) {
     assert!(x.len() >= shape.heads * X_STRIDE && shape.heads <= HEADS && shape.tokens <= 16 * X_STRIDE);
     s.moved = false;
     for h in 0..shape.heads {
-        let x = &mut x[h * X_STRIDE..(h + 1) * X_STRIDE];
+        let x = &mut x[h * X_STRIDE..h * X_STRIDE + shape.tokens / 16];
         // SAFETY: the table is handed out only where the features exist.
         unsafe {
-            match shape.tokens / 16 {
-                1 => weigh_head::<1>(x, n, h, s),
-                2 => weigh_head::<2>(x, n, h, s),
-                _ => weigh_head::<4>(x, n, h, s),
+            if n >= shape.tokens {
+                weigh_head::<true>(x, n, h, s);
+            } else {
+                weigh_head::<false>(x, n, h, s);
             }
         }
     }
 }
 
-/// One head of `L` lines: logits stay in registers.
+/// Lanes of the eight tokens from `from` on that are below `n`.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn weigh_head<const L: usize>(x: &mut [Line], n: usize, h: usize, s: &mut Softmax) {
-    let nothing = _mm256_set1_ps(-2.0 * CLAMP);
-    let mut v = [[nothing; 2]; L];
-    let mut seen = [[_mm256_setzero_ps(); 2]; L];
-    let mut most = nothing;
-    for (l, i) in (0..L).flat_map(|l| [(l, 0), (l, 1)]) {
-        // SAFETY: a line is 64 aligned bytes.
-        let logit = unsafe { _mm256_load_ps(x[l].0.as_ptr().add(8 * i)) };
-        let left = _mm256_set1_epi32(n as i32 - (16 * l + 8 * i) as i32);
-        seen[l][i] = _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
-        // An operand order that keeps NaN.
-        let logit = _mm256_min_ps(_mm256_set1_ps(CLAMP), _mm256_max_ps(_mm256_set1_ps(-CLAMP), logit));
-        v[l][i] = _mm256_blendv_ps(nothing, logit, seen[l][i]);
-        // And one that leaves it out: the weights carry it on.
-        most = _mm256_max_ps(v[l][i], most);
+fn below(n: usize, from: usize) -> __m256 {
+    let left = _mm256_set1_epi32(n as i32 - from as i32);
+    _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)))
+}
+
+/// One head; `FULL` where all tokens are there.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn weigh_head<const FULL: bool>(x: &mut [Line], n: usize, h: usize, s: &mut Softmax) {
+    let (low, high, nothing) = (_mm256_set1_ps(-CLAMP), _mm256_set1_ps(CLAMP), _mm256_set1_ps(-2.0 * CLAMP));
+    let mut most = [nothing; 2];
+    for (l, line) in x.iter_mut().enumerate() {
+        for i in 0..2 {
+            let p = line.0[8 * i..].as_mut_ptr();
+            // SAFETY: half of a line, which is 64 aligned bytes.
+            unsafe {
+                // An operand order that keeps NaN.
+                let mut logit = _mm256_min_ps(high, _mm256_max_ps(low, _mm256_load_ps(p)));
+                if !FULL {
+                    logit = _mm256_blendv_ps(nothing, logit, below(n, 16 * l + 8 * i));
+                }
+                _mm256_store_ps(p, logit);
+                // And one that leaves it out: the weights carry it on.
+                most[i] = _mm256_max_ps(logit, most[i]);
+            }
+        }
     }
+    let most = _mm256_max_ps(most[0], most[1]);
     let four = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps::<1>(most));
     let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     let most = _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two))).ceil();
@@ -72,13 +85,21 @@ fn weigh_head<const L: usize>(x: &mut [Line], n: usize, h: usize, s: &mut Softma
     s.moved |= m != s.exponent[h];
     s.exponent[h] = m;
     let (mut sum, mut square) = ([_mm256_setzero_ps(); 2], [_mm256_setzero_ps(); 2]);
-    let m8 = _mm256_set1_ps(m);
-    for (l, i) in (0..L).flat_map(|l| [(l, 0), (l, 1)]) {
-        let w = _mm256_and_ps(weight(v[l][i], m8), seen[l][i]);
-        sum[i] = _mm256_add_ps(sum[i], w);
-        square[i] = _mm256_fmadd_ps(w, w, square[i]);
-        // SAFETY: a line is 64 aligned bytes.
-        unsafe { _mm256_store_ps(x[l].0.as_mut_ptr().add(8 * i), w) };
+    let exponent = _mm256_set1_ps(m);
+    for (l, line) in x.iter_mut().enumerate() {
+        for i in 0..2 {
+            let p = line.0[8 * i..].as_mut_ptr();
+            // SAFETY: as above.
+            unsafe {
+                let mut w = weight(_mm256_load_ps(p), exponent);
+                if !FULL {
+                    w = _mm256_and_ps(w, below(n, 16 * l + 8 * i));
+                }
+                sum[i] = _mm256_add_ps(sum[i], w);
+                square[i] = _mm256_fmadd_ps(w, w, square[i]);
+                _mm256_store_ps(p, w);
+            }
+        }
     }
     (s.sum[h], s.square[h], s.max[h]) = (sum16(sum), sum16(square), power(most - m));
 }

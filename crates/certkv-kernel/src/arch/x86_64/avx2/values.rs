@@ -1,15 +1,11 @@
 //! `o += sum_t w_t v_t` for one block on codes.
 use super::products::{Quad, all_heads, pair_up, unpack};
-use super::{F16, abs, largest, load8, load16, total};
-use crate::arch::generic::values::LEAST_WEIGHT;
+use super::{F16, abs, largest, load8, sum16, total};
+use crate::arch::generic::values::{LEAST_WEIGHT, LEVELS};
 use crate::channel_values::Join;
 use crate::line::Line;
 use crate::query::{Cursor, GROUPS, HEADS, Shape, Softmax, ValueCodes, ValueScratch, ValueSlack, X_STRIDE};
-use certkv_core::Dtype;
 use core::arch::x86_64::*;
-
-/// Signed words hold digits up to this.
-pub(super) const LEVELS: f32 = 32767.0;
 
 /// Quads of digits of a head.
 const QUADS: usize = 16;
@@ -73,7 +69,11 @@ unsafe fn coded<const N: usize>(
                 let at = |part: usize| v.scales.as_ptr().add(2 * (part * tokens + 16 * l + 8 * i));
                 sigma[l][i] = load8::<F16>(at(g));
                 // Without offsets: what makes the middle 0.
-                if v.offsets { load8::<F16>(at(groups + g)) } else { _mm256_mul_ps(sigma[l][i], _mm256_sub_ps(zero, half)) }
+                if v.offsets {
+                    load8::<F16>(at(groups + g))
+                } else {
+                    _mm256_mul_ps(sigma[l][i], _mm256_sub_ps(zero, half))
+                }
             };
             mid[l][i] = _mm256_fmadd_ps(sigma[l][i], half, z);
             middle[l][i] = _mm256_fmadd_ps(mid[l][i], mid[l][i], middle[l][i]);
@@ -136,16 +136,39 @@ unsafe fn coded<const N: usize>(
     ValueSlack { sigma: (sigma_square * group).sqrt(), middle: (most * group).sqrt() }
 }
 
-/// Sums of codes with a scale and an offset per channel.
+/// Sums of codes with a scale and an offset per channel, as [`Join::run`].
 pub(super) fn join_channels(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
-    assert!(join.fits(shape));
-    /// # Safety
-    /// The assert above.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn wide(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
-        // SAFETY: lines of 16 halves from multiples of 16 below `2 dim` on lie inside the scales.
-        join.run(|at| unsafe { load16(join.scales.as_ptr().add(2 * at).cast(), Dtype::F16) }, shape, o)
-    }
+    assert!(join.fits(shape) && o.len() >= shape.heads * shape.dim_lines());
     // SAFETY: the table is handed out only where the features exist; the assert gives the lengths.
-    unsafe { wide(join, shape, o) }
+    unsafe { join_lines(join, shape, o) }
+}
+
+/// # Safety
+/// The assert of [`join_channels`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn join_lines(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
+    let (eights, mut square) = (shape.dim / 8, [_mm256_setzero_ps(); 2]);
+    let (scales, sums, o) = (join.scales.as_ptr(), join.sums.as_ptr().cast::<f32>(), o.as_mut_ptr().cast::<f32>());
+    for c in 0..eights {
+        // SAFETY: 8 channels' pairs of halves; 8 channels of every head's sums and output, which are aligned lines.
+        unsafe {
+            let (a, b) = (load8::<F16>(scales.add(32 * c)), load8::<F16>(scales.add(32 * c + 16)));
+            // Two pairs of each half of `a` and `b` side by side, then in order.
+            let order = |x| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(x)));
+            let sigma = order(_mm256_shuffle_ps::<0x88>(a, b));
+            let z = order(_mm256_shuffle_ps::<0xdd>(a, b));
+            square[c % 2] = _mm256_fmadd_ps(sigma, sigma, square[c % 2]);
+            for h in 0..shape.heads {
+                let (p, weight) = (o.add(h * shape.dim + 8 * c), join.weights[h]);
+                let sum = _mm256_load_ps(sums.add(h * shape.dim + 8 * c));
+                let mut x = _mm256_fmadd_ps(sigma, sum, _mm256_load_ps(p));
+                x = _mm256_fmadd_ps(_mm256_set1_ps(weight), z, x);
+                if let Some(half) = join.half {
+                    x = _mm256_fmadd_ps(_mm256_set1_ps(half * weight), sigma, x);
+                }
+                _mm256_store_ps(p, x);
+            }
+        }
+    }
+    sum16(square)
 }

@@ -313,9 +313,9 @@ unsafe fn tiles<const H: usize, const T: usize, const W: u8>(
             let sums = unsafe { products::<H, T, W>(codes, k.levels, tile, &run, base, bias, ahead, twice) };
             for i in 0..T {
                 // SAFETY: 16 tokens of the group's scales lie inside `scales`.
-                let scale = k.scales().map(|scales| unsafe {
-                    load16::<F16>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i])))
-                });
+                let scale = k
+                    .scales()
+                    .map(|scales| unsafe { load16::<F16>(scales.as_ptr().add(2 * (g * shape.tokens + 16 * tile[i]))) });
                 for h in 0..H {
                     let mul = _mm512_set1_ps(k.mul[first + h]);
                     let unit = scale.map_or(mul, |s| _mm512_mul_ps(s, mul));

@@ -327,23 +327,40 @@ unsafe fn products<const H: usize, const L: usize, const W: u8>(
     }
 }
 
-/// Sums of codes with a scale and an offset per channel.
+/// Sums of codes with a scale and an offset per channel, as [`Join::run`].
 pub(super) fn join_channels(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
-    assert!(join.fits(shape));
-    /// # Safety
-    /// The assert above.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-    unsafe fn wide(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
-        let halves = |at: usize| {
-            let mut line = Line::ZERO;
-            // SAFETY: lines of 16 halves from multiples of 16 below `2 dim` on lie inside the scales; a line is 64 aligned bytes.
-            unsafe { _mm512_store_ps(line.0.as_mut_ptr(), load16::<F16>(join.scales.as_ptr().add(2 * at))) };
-            line
-        };
-        join.run(halves, shape, o)
-    }
+    assert!(join.fits(shape) && o.len() >= shape.heads * shape.dim_lines());
     // SAFETY: the table is handed out only where the features exist; the assert gives the lengths.
-    unsafe { wide(join, shape, o) }
+    unsafe { join_lines(join, shape, o) }
+}
+
+/// # Safety
+/// The assert of [`join_channels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn join_lines(join: &Join<'_>, shape: Shape, o: &mut [Line]) -> f32 {
+    let (lines, mut square) = (shape.dim_lines(), _mm512_setzero_ps());
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+    for line in 0..lines {
+        // SAFETY: 16 channels' pairs of halves; lines are 64 aligned bytes.
+        unsafe {
+            let p = join.scales.as_ptr().add(64 * line);
+            let (a, b) = (load16::<F16>(p), load16::<F16>(p.add(32)));
+            let (sigma, z) = (_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b));
+            square = _mm512_fmadd_ps(sigma, sigma, square);
+            for h in 0..shape.heads {
+                let (to, weight) = (o[h * lines + line].0.as_mut_ptr(), join.weights[h]);
+                let sum = _mm512_load_ps(join.sums[h * lines + line].0.as_ptr());
+                let mut x = _mm512_fmadd_ps(sigma, sum, _mm512_load_ps(to));
+                x = _mm512_fmadd_ps(_mm512_set1_ps(weight), z, x);
+                if let Some(half) = join.half {
+                    x = _mm512_fmadd_ps(_mm512_set1_ps(half * weight), sigma, x);
+                }
+                _mm512_store_ps(to, x);
+            }
+        }
+    }
+    _mm512_reduce_add_ps(square)
 }
 
 /// Rows: one chain per output element, in token order, whatever the number of heads.
