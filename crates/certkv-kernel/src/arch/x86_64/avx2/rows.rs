@@ -194,7 +194,7 @@ unsafe fn row_sums<const H: usize, const L: usize, const KIND: u8>(
             let p = rows.add((t * shape.dim + 16 * line) * bytes_of(KIND));
             for l in 0..L {
                 let p = p.add(16 * l * bytes_of(KIND));
-                if (line + l) % (4 / bytes_of(KIND)) == 0 {
+                if (line + l).is_multiple_of(4 / bytes_of(KIND)) {
                     _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
                 }
                 let v = [load8::<KIND>(p), load8::<KIND>(p.add(8 * bytes_of(KIND)))];

@@ -438,7 +438,7 @@ unsafe fn row_sums<const H: usize, const L: usize, const KIND: u8>(
             let mut v = [_mm512_setzero_ps(); L];
             for l in 0..L {
                 let p = p.add(16 * l * bytes_of(KIND));
-                if (line + l) % (4 / bytes_of(KIND)) == 0 {
+                if (line + l).is_multiple_of(4 / bytes_of(KIND)) {
                     _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
                 }
                 v[l] = load16::<KIND>(p);
