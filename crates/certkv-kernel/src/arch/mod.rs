@@ -104,3 +104,70 @@ pub(crate) struct Ops {
 }
 
 type ValueFn = fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line], &mut Cursor) -> ValueSlack;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Rows;
+    use crate::line::lines;
+    use crate::prefill::{Stretch, Strip};
+    use crate::slack::CLAMP;
+    use certkv_core::hash::splitmix64;
+
+    fn random(i: u64) -> f32 {
+        (splitmix64(i) >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn stretch(dim: usize) -> Stretch {
+        Stretch { keys: lines(dim * 4), values: lines(64 * dim / 16), dim }
+    }
+
+    #[test]
+    fn every_machine_agrees_with_the_plain_version() {
+        let machines: Vec<_> = Arch::ALL.into_iter().filter(|arch| arch.is_available()).collect();
+        assert!(machines.contains(&Arch::Generic));
+        machines.into_iter().filter_map(Arch::ops).for_each(agrees);
+    }
+
+    fn agrees(ops: &Ops) {
+        for dim in [64, 96, 128, 256] {
+            let bits: Vec<u16> = (0..2 * 64 * dim).map(|i| Dtype::F16.encode16(random(i as u64))).collect();
+            let (mut fast, mut slow) = (stretch(dim), stretch(dim));
+            for at in (0..64).step_by(32) {
+                let part = |o: usize| Rows::Words(&bits[o + at * dim..o + (at + 32) * dim]);
+                (ops.unpack_stretch)(part(0), part(64 * dim), Dtype::F16, 32, at, &mut fast);
+                generic::strip::unpack(part(0), part(64 * dim), Dtype::F16, 32, at, &mut slow);
+            }
+            assert_eq!((&fast.keys, &fast.values), (&slow.keys, &slow.values));
+            for n in 1..=13 {
+                let mut q = lines(n * dim / 16);
+                q.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, l)| l.0 = std::array::from_fn(|j| 3.0 * random((i * 16 + j) as u64 ^ 77)));
+                // Prefixes, and among them rows with a gap.
+                let visible: Vec<u64> = (0..n)
+                    .map(|i| (1u128 << ((i * 5 + 7) % 65)) as u64)
+                    .map(|end| end.wrapping_sub(1))
+                    .enumerate()
+                    .map(|(i, seen)| if i % 3 == 2 { seen & !0x00ff_ff00 } else { seen })
+                    .collect();
+                let run = |f: fn(&Stretch, &mut Strip<'_>)| {
+                    let (mut e, mut l, mut o) = (vec![-2.0 * CLAMP; n], vec![0.0; n], lines(n * dim / 16));
+                    for _ in 0..2 {
+                        let (exponent, l, o) = (&mut e[..], &mut l[..], &mut o[..]);
+                        f(&fast, &mut Strip { q: &q, unit: 0.11, visible: &visible, exponent, l, o });
+                    }
+                    (e, l, o)
+                };
+                let (a, b) = (run(ops.strip), run(generic::strip::strip));
+                assert_eq!(a.0, b.0);
+                for (x, y) in a.1.iter().zip(&b.1) {
+                    assert!((x - y).abs() <= 1e-5 * y.abs().max(1e-30), "{x} {y}");
+                }
+                for (x, y) in a.2.iter().zip(&b.2).flat_map(|(x, y)| x.0.iter().zip(&y.0)) {
+                    assert!((x - y).abs() <= 2e-5 * (1.0 + y.abs()), "dim {dim} rows {n}: {x} {y}");
+                }
+            }
+        }
+    }
+}

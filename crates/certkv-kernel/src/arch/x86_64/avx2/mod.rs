@@ -4,13 +4,13 @@
 //! (`products`). What is seldom called is the plain form, compiled with wider registers.
 use super::{finish, step};
 use crate::arch::Ops;
-use crate::arch::generic::{strip as plain_strip, values::LEVELS};
+use crate::arch::generic::values::LEVELS;
 use crate::block::Rows;
 use crate::certify::{Sums, tiles_body};
 use crate::directions::{DirectionCodes, Directions, fill_body, score_body};
 use crate::line::Line;
 use crate::masses::{BlockTile, HeadTile};
-use crate::prefill::{STRETCH, Stretch, Strip};
+use crate::prefill::{STRETCH, Stretch};
 use crate::query::{Cursor, Shape};
 use crate::stage::{RawBlocks, RawHead, Shared, seal_body};
 use certkv_codec::spherical::Spherical;
@@ -21,6 +21,7 @@ mod keys;
 mod products;
 mod rows;
 mod softmax;
+mod strip;
 mod values;
 
 static OPS: Ops = Ops {
@@ -38,7 +39,7 @@ static OPS: Ops = Ops {
     seal,
     finish,
     own: |_| {},
-    strip,
+    strip: strip::strip,
     unpack_stretch,
 };
 
@@ -179,15 +180,6 @@ fn seal(b: &RawBlocks, x: &RawHead, k: Shared, r: &mut HeadTile) {
     }
     // SAFETY: the table is handed out only where the features exist.
     unsafe { wide(b, x, k, r) }
-}
-
-fn strip(s: &Stretch, rows: &mut Strip<'_>) {
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn wide(s: &Stretch, rows: &mut Strip<'_>) {
-        plain_strip::strip(s, rows);
-    }
-    // SAFETY: the table is handed out only where the features exist.
-    unsafe { wide(s, rows) }
 }
 
 fn unpack_stretch(keys: Rows<'_>, values: Rows<'_>, store: Dtype, n: usize, at: usize, out: &mut Stretch) {

@@ -17,7 +17,7 @@ fn two_to(k: __m256) -> __m256 {
 /// `2^x 2^-m`, as `generic::softmax::weight`. NaN stays NaN.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn weight(x: __m256, m: __m256) -> __m256 {
+pub(super) fn weight(x: __m256, m: __m256) -> __m256 {
     let whole = _mm256_round_ps::<0x08>(x);
     let f = _mm256_sub_ps(x, whole);
     let mut p = _mm256_set1_ps(EXP2[6]);
