@@ -162,6 +162,44 @@ fn a_chunk_longer_than_blocks_has_bounds_from_its_first_token_on() {
     }
 }
 
+/// As long as prompts are: every query has a bound, and those that are looked at are within theirs.
+#[test]
+fn chunks_of_thousands_of_tokens_have_bounds() {
+    let (g, mut r) = (geometry(), Rng::new(35));
+    for (format, policy, past, tokens) in [
+        ("k8-v4g64-b64", Policy::default(), 1000, 2048),
+        ("tq4-tq4-b64", Policy::Packed, 77, 4096),
+        ("k8-v4g64-b32", Policy::Packed, 0, 8192),
+    ] {
+        let device = SimOptions { mode: Mode::Eager, check: true };
+        let most = past + tokens + 1;
+        let format = format.parse().unwrap();
+        let config = Config { device, chunk_tokens: 8192, threads: 2, ..Config::new(g, most).with_format(format) };
+        let cache = Cache::new(config).unwrap();
+        let (id, mut model) = (cache.create().unwrap(), random_rows(&g, past, &mut r));
+        if past > 0 {
+            fill(&cache, id, &model).unwrap();
+        }
+        let (rows, queries) = (random_rows(&g, tokens, &mut r), random_queries(&g, tokens, &mut r));
+        model.append(&rows);
+        let answers = step(&cache, id, &rows, &queries, policy).unwrap();
+        for (layer, answer) in answers.iter().enumerate() {
+            assert!(answer.certificates.iter().all(|c| c.bound().is_finite()), "{format}");
+            for t in (0..tokens).step_by(tokens / 32 - 1) {
+                let part = |of: usize| t * of..(t + 1) * of;
+                let one = Answer {
+                    out: answer.out[part(g.q_width())].to_vec(),
+                    certificates: answer.certificates[part(g.q_heads)].to_vec(),
+                };
+                let wrong = faults(&model, None, layer, past + t, &queries[part(g.q_width())], &one);
+                assert_eq!(wrong, 0, "{format}, token {t} of {tokens}");
+            }
+        }
+        assert_eq!(original_faults(&cache, id, &model), 0);
+        assert_eq!(cache.check_report().findings(), 0);
+    }
+}
+
 /// A draft is attended, and some of its tokens are kept, as in speculative decoding; or the step is dropped.
 #[test]
 fn nothing_is_left_of_tokens_that_are_given_up() {
