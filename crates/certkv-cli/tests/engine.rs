@@ -2,7 +2,7 @@
 //! exact outputs.
 #![forbid(unsafe_code)]
 use certkv_cli::{
-    engine::engine,
+    engine::{CpuEngine, engine},
     eval::{self, Mode, Models, Plan, Work, fake::FakeEngine, score::Judging},
     model::{Config, Llama, golden, twin::Twin, weights::Weights},
     progress::Progress,
@@ -108,4 +108,42 @@ fn naive_errors_are_those_of_a_plain_quantizer() {
     assert_eq!(ours.count, theirs.count);
     assert!((ours.median / theirs.median - 1.0).abs() < 0.1, "{ours:?} {theirs:?}");
     assert!((ours.p90 / theirs.p90 - 1.0).abs() < 0.1, "{ours:?} {theirs:?}");
+}
+
+/// Modes that run side by side, each on a thread of its own, find what they find in turn, to the bit.
+#[test]
+fn modes_side_by_side_find_what_they_find_in_turn() {
+    let model = Llama::load(&assets().join("ref-d128")).unwrap();
+    let cut = text::Cut { length: 320, scored: Some(6), limit: 1 };
+    let windows = text::windows(&assets().join("eval/text.bin"), &["prose"], cut).unwrap();
+    let run = |engine: CpuEngine, side_by_side| {
+        let plan = Plan {
+            modes: vec![
+                Mode::dense(false),
+                Mode::packed("t4-v4g16-b16", false).unwrap(),
+                Mode::certified("k8-v4g64-b64", 0.05, false).unwrap(),
+                Mode::certified("tq3-tq3-b64", 0.05, false).unwrap(),
+            ],
+            base: Work { prompts: Vec::new(), windows: windows.clone() },
+            twin: Work::default(),
+            judging: Judging::TeacherForcing,
+            witness_every: 1,
+            side_by_side,
+        };
+        let mut engine = engine;
+        let models = Models { base: &model, twin: None };
+        eval::run(&plan, models, &mut engine, &Progress::off()).unwrap()
+    };
+    let (turns, together) = (run(CpuEngine::new(1), false), run(CpuEngine::new(2).side_by_side(), true));
+    assert_eq!((turns.modes.len(), together.modes.len()), (4, 4));
+    for (one, other) in turns.modes.iter().zip(&together.modes) {
+        assert_eq!((&one.mode, &one.text), (&other.mode, &other.text));
+        let (a, b) = (&one.gathered, &other.gathered);
+        assert!(a.steps > 0 && !a.true_error.is_empty());
+        assert_eq!(
+            (a.rungs, &a.timeline, a.certified, a.violations),
+            (b.rungs, &b.timeline, b.certified, b.violations)
+        );
+        assert_eq!((&a.true_error, &a.bounds, &a.e_key, &a.e_val), (&b.true_error, &b.bounds, &b.e_key, &b.e_val));
+    }
 }

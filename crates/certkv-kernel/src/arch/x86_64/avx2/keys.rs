@@ -68,8 +68,9 @@ unsafe fn channel_head(q: &[Line], [sigma, z]: &[[Line; 16]; 2], head: usize, ou
         unsafe {
             let digit = |i: usize| _mm256_cvtps_epi32(_mm256_mul_ps(y[i].assume_init(), inverse));
             let (a, b) = (digit(0), digit(1));
-            sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
+            // Of what is no number, too, a word: no sum is beyond 2^31.
             let words = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi32(a, b));
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
             _mm256_storeu_si256(out.words.as_mut_ptr().add(head * 256 + 16 * l).cast(), words);
         }
     }

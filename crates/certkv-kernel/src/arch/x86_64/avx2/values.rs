@@ -104,8 +104,9 @@ unsafe fn coded<const N: usize>(
                         digit[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_mul_ps(w, inverse), sigma[l][i]));
                         of_middle[i] = _mm256_fmadd_ps(w, mid[l][i], of_middle[i]);
                     }
-                    sum = _mm256_add_epi32(sum, _mm256_add_epi32(digit[0], digit[1]));
+                    // Of what is no number, too, a word: no sum is beyond 2^31.
                     let words = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi32(digit[0], digit[1]));
+                    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
                     _mm256_storeu_si256(quads.as_mut_ptr().add(h * QUADS + 4 * l).cast(), pair_up(words));
                 }
                 _mm256_store_ps(lane, of_middle[0]);
