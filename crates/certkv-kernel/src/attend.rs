@@ -492,15 +492,13 @@ impl Kernel {
         let mut entry = Entry::ZERO;
         describe(&mut entry, &summary, n, true, true);
         entry.slack.magnitude = key_norm;
-        let rows = Side { rows: Rows::Words(tail.keys), element: Element::of(store), n, ahead: 0 };
-        (self.ops.score_rows)(&rows, &work.q, self.unit(), shape, &mut work.x);
+        (self.ops.score_rows)(&Side::open(tail.keys, store, n), &work.q, self.unit(), shape, &mut work.x);
         Ok(entry)
     }
 
     /// The open block's values summed into `out`.
     pub(crate) fn tail_values(&self, tail: &Tail<'_>, work: &Workspace, out: &mut Partial) {
-        let element = Element::of(self.layout.store);
-        let rows = Side { rows: Rows::Words(tail.values), element, n: tail.tokens, ahead: 0 };
+        let rows = Side::open(tail.values, self.layout.store, tail.tokens);
         (self.ops.value_rows)(&rows, &work.x, self.shape, &mut out.o);
         out.chain += tail.tokens;
     }

@@ -150,7 +150,12 @@ pub(crate) struct Side<'a> {
     pub(crate) ahead: isize,
 }
 
-impl Side<'_> {
+impl<'a> Side<'a> {
+    /// `n` rows of the open block.
+    pub(crate) fn open(words: &'a [u16], store: Dtype, n: usize) -> Self {
+        Self { rows: Rows::Words(words), element: Element::of(store), n, ahead: 0 }
+    }
+
     /// Numbers held.
     #[inline]
     pub(crate) fn len(&self) -> usize {

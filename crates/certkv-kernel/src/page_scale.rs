@@ -38,9 +38,9 @@ impl PageScratch {
     }
 }
 
-/// The scale of every line of channels, groups being `group` channels wide, for numbers as rows of `element` give them.
+/// The scale of every line of channels, groups being `group` channels wide, for numbers as rows of `element` give them; NaN where the record has none.
 fn by_line(scales: &[u8], group: usize, element: Element) -> [f32; 16] {
-    let mut out = [0.0; 16];
+    let mut out = [f32::NAN; 16];
     let lines = out.chunks_mut(group / 16);
     for (lines, bits) in lines.zip(scales.as_chunks::<2>().0) {
         lines.fill(Dtype::F16.decode16(u16::from_le_bytes(*bits)) * element.unit());

@@ -36,6 +36,17 @@ pub(crate) struct Strip<'a> {
     pub(crate) o: &'a mut [Line],
 }
 
+impl Strip<'_> {
+    /// True if the stretch is full and every row has its query, output and state: what wide code asserts.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn fit(&self, s: &Stretch) -> bool {
+        let (n, lines) = (self.visible.len(), s.dim / 16);
+        let full = s.keys.len() >= s.dim * 4 && s.values.len() >= 64 * lines && s.dim.is_multiple_of(32);
+        let states = self.l.len() >= n && self.exponent.len() >= n;
+        full && states && self.q.len() >= n * lines && self.o.len() >= n * lines
+    }
+}
+
 /// What prefill tasks work in, one after the other; a few hundred KiB that later ones of the same shape do not ask for again.
 #[derive(Debug, Default)]
 pub struct PrefillWork {

@@ -6,6 +6,17 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod strip512;
 
+/// Kinds of a load, by what a number of a row is stored as.
+const F16: u8 = 0;
+const BF16: u8 = 1;
+const E4M3: u8 = 2;
+const E5M2: u8 = 3;
+
+/// Bytes of a number of a row.
+const fn bytes_of(kind: u8) -> usize {
+    if kind < E4M3 { 2 } else { 1 }
+}
+
 /// Asks for the next line of the next record, into the second cache: the first is full of this block, and has few slots
 /// for misses.
 #[inline(always)]

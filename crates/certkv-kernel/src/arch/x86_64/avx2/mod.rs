@@ -2,7 +2,7 @@
 //!
 //! There is no byte product that cannot saturate, so codes are widened to 16 bits and multiplied with 16-bit digits by `vpmaddwd`
 //! (`products`). What is seldom called is the plain form, compiled with wider registers.
-use super::{finish, step};
+use super::{BF16, E4M3, E5M2, F16, bytes_of, finish, step};
 use crate::arch::Ops;
 use crate::arch::generic::values::LEVELS;
 use crate::block::Rows;
@@ -47,17 +47,6 @@ static OPS: Ops = Ops {
 pub(crate) fn ops() -> Option<&'static Ops> {
     let all = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
     all.then_some(&OPS)
-}
-
-/// Kinds of [`load8`], by what a number of a row is stored as.
-const F16: u8 = 0;
-const BF16: u8 = 1;
-const E4M3: u8 = 2;
-const E5M2: u8 = 3;
-
-/// Bytes of a number of a row.
-const fn bytes_of(kind: u8) -> usize {
-    if kind < E4M3 { 2 } else { 1 }
 }
 
 /// Eight numbers of a row as f32, in the unit of [`crate::block::Element`].

@@ -17,9 +17,7 @@ const R: usize = 3;
 /// All rows.
 pub(super) fn strip(s: &Stretch, rows: &mut Strip<'_>) {
     let n = rows.visible.len();
-    let (lines, dim) = (s.dim / 16, s.dim);
-    let fits = s.keys.len() >= dim * 4 && s.values.len() >= 64 * lines && dim.is_multiple_of(32);
-    if !fits || rows.q.len() < n * lines || rows.o.len() < n * lines || rows.l.len() < n || rows.exponent.len() < n {
+    if !rows.fit(s) {
         return plain::strip(s, rows);
     }
     let mut r = 0;

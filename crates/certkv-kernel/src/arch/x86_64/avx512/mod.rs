@@ -3,7 +3,7 @@
 //! Codes are multiplied in place: a 64-byte line holds 16 tokens x 4 channels (keys) or 16 channels x 4 tokens (values),
 //! `vpdpbusd` with four broadcast digits adds 4 products to each of 16 sums, and no sum is ever horizontal. Digits are 16
 //! bits in two bytes, so a line costs two instructions per head.
-use super::{finish, own, step, strip512};
+use super::{BF16, E4M3, E5M2, F16, bytes_of, finish, own, step, strip512};
 use crate::arch::Ops;
 use crate::query::HEADS;
 use core::arch::x86_64::*;
@@ -72,17 +72,6 @@ fn split(a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: 64 aligned bytes.
     let order = unsafe { _mm512_load_si512(SPLIT.0.as_ptr().cast()) };
     _mm512_permutex2var_epi8(a, order, b)
-}
-
-/// Kinds of [`load16`], by what a number of a row is stored as.
-const F16: u8 = 0;
-const BF16: u8 = 1;
-const E4M3: u8 = 2;
-const E5M2: u8 = 3;
-
-/// Bytes of a number of a row.
-const fn bytes_of(kind: u8) -> usize {
-    if kind < E4M3 { 2 } else { 1 }
 }
 
 /// Sixteen numbers of a row as f32, in the unit of [`crate::block::Element`].
