@@ -38,56 +38,71 @@ CKV_FN u32 channel_at(const u32* table, u32 place) { return ((const u8*)(table +
 CKV_FN u32 second_at(const u32* table, u32 place) { return ((const u8*)(table + AT_SECOND))[place]; }
 CKV_FN u32 sign_at(const u32* table, int round, u32 m) { return table[AT_SIGNS + round * (DIM / 32) + m] >> lane() & 1; }
 
-// R of a row that a warp holds, place 32 m + lane in x[m]. `room(place)` is memory for a number of the row, the warp's own, which has the rotated row at the end,
-// for all lanes to see.
-template <class T, class Room> CKV_FN void turn(const u32* table, T (&x)[PER], Room room) {
-    u32 tile[PER];
-    bool twice = false;
+// The host's n^(-1/2) of a transform of n = 2^log channels, to the bit.
+template <class T> CKV_FN T factor_of(u32 log) {
+    return log == 4 ? (T)0.25 : log == 5 ? (T)0.1767766952966369 : log == 6 ? (T)0.125 : log == 7 ? (T)0.08838834764831845 : (T)0.0625;
+}
+
+// R of a row. `room(place)` is memory of the warp's for its numbers: where they lie, and where they are left for all lanes to see. Lane l has place 32 m + l, which is of tile 2 m + l / 16, in x[m]: tiles
+// two and more apart meet in a lane, neighbours by an exchange between the halves of the warp. In single or double precision.
+template <class T, class Room> CKV_FN void turn(const u32* table, Room room) {
+    constexpr int STEPS = DIM > 128 ? 4 : DIM > 64 ? 3 : 2;
+    const u32 half = lane() >> 4;
+    // Bit t: tile t is rotated twice; in step n it is the first of two that meet, 2^n apart. Then those of this half's tiles, every other bit.
+    const u32 own = tile_at(table, lane() < HEAD_TILES ? lane() : 0), number = lane() - part_of(own);
+    const u32 twice = warp_ballot(lane() < HEAD_TILES && is_twice(own));
+    u32 firsts[STEPS];
 #pragma unroll
-    for (int m = 0; m < PER; m++) tile[m] = tile_at(table, 2 * m + (lane() >> 4)), twice |= is_twice(tile[m]);
-    const int rounds = warp_any(twice) ? 2 : 1;
+    for (int n = 0; n < STEPS; n++) firsts[n] = warp_ballot(lane() < HEAD_TILES && log_of(own) > 4 + n && !(number >> n & 1));
+    const u32 seconds = firsts[0] << 1 >> half;
+#pragma unroll
+    for (int n = 0; n < STEPS; n++) firsts[n] >>= half;
+    // Groups of one transform rest in the second round.
+    u32 resting = 0;
 #pragma unroll 1
-    for (int round = 0; round < rounds; round++) {
-        // Groups of one transform rest in the second round.
+    for (int round = 0; round < (twice ? 2 : 1); round++) {
+        T x[PER];
+        syncwarp();
 #pragma unroll
         for (int m = 0; m < PER; m++) {
-            const T from = round == 0 ? x[m] : room(second_at(table, 32 * m + lane()));
-            x[m] = sign_at(table, round, m) ? -from : from;
+            const u32 place = 32 * m + lane();
+            x[m] = room(round == 0 ? place : second_at(table, place));
+            x[m] = sign_at(table, round, m) ? -x[m] : x[m];
         }
+        syncwarp();
 #pragma unroll
         for (u32 d = 1; d < 16; d *= 2) {
+            const T sign = lane() & d ? (T)-1 : (T)1;
 #pragma unroll
-            for (int m = 0; m < PER; m++) {
-                const T other = shfl_xor(x[m], (int)d), sum = lane() & d ? other - x[m] : x[m] + other;
-                x[m] = round == 0 || is_twice(tile[m]) ? sum : x[m];
-            }
+            for (int m = 0; m < PER; m++) x[m] = fma_rn(sign, x[m], shfl_xor(x[m], (int)d));
         }
-        // Tiles of a transform of more than 16 places, which begins at any of them.
-#pragma unroll 1
-        for (u32 step = 1, log = 5; 16 * step < (u32)DIM; step *= 2, log++) {
-            syncwarp();
+        T y[PER];
 #pragma unroll
-            for (int m = 0; m < PER; m++) room(32 * m + lane()) = x[m];
-            syncwarp();
-#pragma unroll
-            for (int m = 0; m < PER; m++) {
-                const u32 own = 2 * m + (lane() >> 4) - part_of(tile[m]);
-                if (log_of(tile[m]) < log || (round == 1 && !is_twice(tile[m]))) continue;
-                const T other = room(16 * (part_of(tile[m]) + (own ^ step)) + (lane() & 15));
-                x[m] = own & step ? other - x[m] : x[m] + other;
-            }
-        }
-        syncwarp();
+        for (int m = 0; m < PER; m++) y[m] = shfl_xor(x[m], 16);
 #pragma unroll
         for (int m = 0; m < PER; m++) {
-            const u32 log = log_of(tile[m]);
-            // The host's m^(-1/2), to the bit.
-            const T factor = log == 4 ? (T)0.25 : log == 5 ? (T)0.1767766952966369 : log == 6 ? (T)0.125 : log == 7 ? (T)0.08838834764831845 : (T)0.0625;
-            x[m] = round == 0 || is_twice(tile[m]) ? x[m] * factor : x[m];
-            room(32 * m + lane()) = x[m];
+            const bool first = firsts[0] >> 2 * m & 1, second = seconds >> 2 * m & 1;
+            const T beyond = half ? y[m + 1 < PER ? m + 1 : m] : y[m > 0 ? m - 1 : m], other = first == (half == 0) ? y[m] : beyond;
+            x[m] = first ? x[m] + other : second ? other - x[m] : x[m];
         }
-        syncwarp();
+#pragma unroll
+        for (int n = 1; n < STEPS; n++) {
+            constexpr int APART[4] = {0, 1, 2, 4};
+#pragma unroll
+            for (int m = 0; m + APART[n] < PER; m++) {
+                const bool first = firsts[n] >> 2 * m & 1;
+                const T a = x[m], b = x[m + APART[n]];
+                x[m] = first ? a + b : a, x[m + APART[n]] = first ? a - b : b;
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < PER; m++) {
+            const T left = x[m] * factor_of<T>(log_of(tile_at(table, 2 * m + half)));
+            if (!(resting >> 2 * m & 1)) room(32 * m + lane()) = left;
+        }
+        resting = ~(twice >> half);
     }
+    syncwarp();
 }
 
 }  // namespace ckv_grouped

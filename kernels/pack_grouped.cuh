@@ -17,17 +17,16 @@ CKV_FN void stage_table(const Work& w, const float* metric) {
 }
 
 // A row around its centre, every channel times its scale, and each group of it rotated, by place; the warp's own, until its next.
-CKV_FN const double* grouped_row(const Work& w, u32 token) {
+__attribute__((noinline)) __device__ const double* grouped_row(const Work& w, u32 token) {
     double* own = (double*)((u8*)w.errors + BLOCK * DIM) + warp() * DIM;
     const u32* table = table_of(w);
-    double y[DIM / 32];
     syncwarp();
 #pragma unroll
     for (u32 m = 0; m < DIM / 32; ++m) {
         const u32 channel = ckv_grouped::channel_at(table, 32 * m + lane());
-        y[m] = ((double)original<STORE>(w.raw[token * ROW + channel]) - (double)metric_of(w)[channel]) * (double)metric_of(w)[DIM + channel];
+        own[32 * m + lane()] = ((double)original<STORE>(w.raw[token * ROW + channel]) - (double)metric_of(w)[channel]) * (double)metric_of(w)[DIM + channel];
     }
-    ckv_grouped::turn(table, y, [own](u32 place) -> double& { return own[place]; });
+    ckv_grouped::turn<double>(table, [own](u32 place) -> double& { return own[place]; });
     return own;
 }
 // Numbers that a warp's lanes tell each other beside the row: sums of tiles, twice, then a number of each group.

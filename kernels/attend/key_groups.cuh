@@ -33,8 +33,8 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, Vec4* given, Vec4* prepared)
         const bool fit = put_fold(a, prepared + 2 * QUERY_STRIDE + column, most, sums, lane() == 0);
         const float up = fit ? query_factor(sums.most) : 1.0f;
 #pragma unroll
-        for (int m = 0; m < PER; m++) x[m] = fit ? x[m] : 0.0f;
-        ckv_grouped::turn(of_head, x, room);
+        for (int m = 0; m < PER; m++) room(32 * m + lane()) = fit ? x[m] : 0.0f;
+        ckv_grouped::turn<float>(of_head, room);
         float lo[PAIRS], hi[PAIRS];
 #pragma unroll
         for (int n = 0; n < PAIRS; n++) {
@@ -71,39 +71,31 @@ CKV_FN void grouped_digits(const Query& q, int tile, u32 (&high)[COLUMNS][2], u3
     }
 }
 
-// The products of a tile's codes, which add to those of its group.
-struct TileProducts {
-    // Tiles of blocks of 16 tokens are two of 16 places.
-    static constexpr int WORDS = BLOCK < 32 ? 2 : 1;
-    const u8* codes;
-    const u32* levels;
-    const u32 (&high)[WORDS][COLUMNS][2];
-    const u32 (&low)[WORDS][COLUMNS][2];
-    Logits& part;
-
-    template <int BITS> __device__ __forceinline__ void at() const {
+// The products of a tile's codes, which add to those of its group. Tiles of blocks of 16 tokens are two of 16 places.
+constexpr int TILE_WORDS = BLOCK < 32 ? 2 : 1;
+template <class Load>
+CKV_FN void multiply_tile(const Load& load, const u32 (&high)[TILE_WORDS][COLUMNS][2], const u32 (&low)[TILE_WORDS][COLUMNS][2], Logits& part) {
 #pragma unroll
-        for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
-            u32 h[8];
-            load_grouped<BITS>(codes, unit, levels, h);
+    for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
+        u32 h[8];
+        load(unit, h);
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int t = WORDS == 2 ? 0 : 2 * unit + e, of = WORDS == 2 ? e : 0;
+        for (int e = 0; e < 2; e++) {
+            const int t = TILE_WORDS == 2 ? 0 : 2 * unit + e, of = TILE_WORDS == 2 ? e : 0;
 #pragma unroll
-                for (int nt = 0; nt < COLUMNS; nt++) {
-                    float(&c)[4] = part.x[t][nt];
-                    mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], high[of][nt][0], high[of][nt][1]);
-                    if constexpr (!PAIRED) mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], low[of][nt][0], low[of][nt][1]);
-                }
+            for (int nt = 0; nt < COLUMNS; nt++) {
+                float(&c)[4] = part.x[t][nt];
+                mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], high[of][nt][0], high[of][nt][1]);
+                if constexpr (!PAIRED) mma_f16(c, h[4 * e], h[4 * e + 1], h[4 * e + 2], h[4 * e + 3], low[of][nt][0], low[of][nt][1]);
             }
         }
     }
-};
+}
 
 // Logits from levels of rotated groups with a radius per token each.
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
-    constexpr int WORDS = TileProducts::WORDS;
+    constexpr int WORDS = TILE_WORDS;
     const u32* table = kept_table(q.shared);
     const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
 #pragma unroll
@@ -121,7 +113,8 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
         u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
 #pragma unroll
         for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
-        by_width(ckv_grouped::bits_of(word), TileProducts{record + CKV_KEY_CODES + ckv_grouped::codes_before(word), levels_of_tile(table, word), high, low, part});
+        by_width(record + CKV_KEY_CODES + ckv_grouped::codes_before(word), ckv_grouped::bits_of(word), levels_of_tile(table, word),
+                 [&](const auto& load) { multiply_tile(load, high, low, part); });
         if (!ckv_grouped::ends(WORDS == 2 ? table[tile + WORDS - 1] : word)) continue;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {

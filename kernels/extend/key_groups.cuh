@@ -36,8 +36,8 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
         const float up = put_units(a, q, number, sums.most, sums.square, lane() == 0);
         const bool fit = put_fold(a, q, number, sums, lane() == 0);
 #pragma unroll
-        for (int m = 0; m < PER; m++) x[m] = fit ? x[m] * up : 0.0f;
-        ckv_grouped::turn(table, x, at_place);
+        for (int m = 0; m < PER; m++) room[32 * m + lane()] = fit ? x[m] * up : 0.0f;
+        ckv_grouped::turn<float>(table, at_place);
         u32* halves = (u32*)(q.halves + number / 16 * (CHUNKS * 64) + number % 8 * 4) + number / 8 % 2;
 #pragma unroll
         for (int n = 0; n < PAIRS; n++) {
@@ -56,42 +56,30 @@ CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
     for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = from[i];
 }
 
-// The units of a part of a tile of codes, as operands.
-struct TileOperands {
-    const u8* record;
-    const u32* table;
-    int tile, part;
-    u8* keys;
-
-    template <int BITS> __device__ __forceinline__ void at() const {
-        // Of blocks of 16 tokens a unit is two tiles.
-        constexpr int WORDS = BLOCK < 32 ? 2 : 1, UNITS = BLOCK < 32 ? 1 : PART / 2;
-        static_assert(BLOCK < 32 || PART % 2 == 0, "a unit's tokens");
-        const u32 word = table[tile];
-        const u8* codes = record + CKV_KEY_CODES + ckv_grouped::codes_before(word);
-        const u8* radii = record + CKV_KEY_SCALES + (ckv_grouped::group_of(word) * BLOCK + (lane() >> 2)) * 2;
-#pragma unroll
-        for (int n = 0; n < UNITS; n++) {
-            u32 h[8];
-            load_grouped<BITS>(codes, part / 2 + n, levels_of_tile(table, word), h);
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int t = WORDS == 2 ? 0 : 2 * n + e, of = WORDS == 2 ? tile + e : tile;
-                const u8* at = radii + (part + t) * 32;
-                const u32 low = twice(*(const u16*)at), high = twice(*(const u16*)(at + 16));
-                put_operands(keys, t * CHUNKS + of / 2, of % 2, h2_mul(h[4 * e], low), h2_mul(h[4 * e + 1], high), h2_mul(h[4 * e + 2], low),
-                             h2_mul(h[4 * e + 3], high));
-            }
-        }
-    }
-};
-
 // Keys of tiles part .. part + PART of a record as operands. `table`: as keep_table leaves it.
 CKV_FN void decode_groups(const u8* record, const u32* table, int part, u8* keys) {
-    constexpr int WORDS = BLOCK < 32 ? 2 : 1;
+    // Of blocks of 16 tokens a unit is two tiles.
+    constexpr int WORDS = BLOCK < 32 ? 2 : 1, UNITS = BLOCK < 32 ? 1 : PART / 2;
+    static_assert(BLOCK < 32 || PART % 2 == 0, "a unit's tokens");
 #pragma unroll 1
     for (int tile = WORDS * (int)warp(); tile < ckv_grouped::HEAD_TILES; tile += WORDS * WARPS) {
-        by_width(ckv_grouped::bits_of(table[tile]), TileOperands{record, table, tile, part, keys});
+        const u32 word = table[tile];
+        const u8* radii = record + CKV_KEY_SCALES + (ckv_grouped::group_of(word) * BLOCK + (lane() >> 2)) * 2;
+        by_width(record + CKV_KEY_CODES + ckv_grouped::codes_before(word), ckv_grouped::bits_of(word), levels_of_tile(table, word), [&](const auto& load) {
+#pragma unroll
+            for (int n = 0; n < UNITS; n++) {
+                u32 h[8];
+                load(part / 2 + n, h);
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int t = WORDS == 2 ? 0 : 2 * n + e, of = WORDS == 2 ? tile + e : tile;
+                    const u8* at = radii + (part + t) * 32;
+                    const u32 low = twice(*(const u16*)at), high = twice(*(const u16*)(at + 16));
+                    put_operands(keys, t * CHUNKS + of / 2, of % 2, h2_mul(h[4 * e], low), h2_mul(h[4 * e + 1], high), h2_mul(h[4 * e + 2], low),
+                                 h2_mul(h[4 * e + 3], high));
+                }
+            }
+        });
     }
 }
 #endif
