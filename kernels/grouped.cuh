@@ -1,7 +1,7 @@
 // Keys in groups of unlike width, math.md (2.19c): what a launch is told of a head's, and their rotation. Twin of grouped.rs.
 //
 // Of a head a launch has words of 32 bits: centre and balance scale by channel, as of other keys of a calibration, then a table. By place, in the order of (2.18), the channel that it
-// has, and which place of the first round of a rotation becomes it in the second, a byte each; signs of both rounds, a bit a place; a word for each tile of 16 places; magnitudes of
+// has, and which place of the first round of a rotation becomes it in the second, a byte each; signs of both rounds, a bit a place; four words for each tile of 16 places; magnitudes of
 // the levels of each width, 32 bytes; thresholds between them, 31 doubles. Tables are read where they lie, in memory of any kind.
 #pragma once
 #include "machine.cuh"
@@ -10,18 +10,19 @@
 namespace ckv_grouped {
 
 constexpr int DIM = CKV_DIM, HEAD_TILES = DIM / 16, PER = DIM / 32, MOST = 6, SLOTS = CKV_KEY_SLOTS;
-constexpr int AT_CHANNELS = 0, AT_SECOND = AT_CHANNELS + DIM / 4, AT_SIGNS = AT_SECOND + DIM / 4, AT_TILES = AT_SIGNS + 2 * (DIM / 32);
-constexpr int LEVEL_WORDS = 8, AT_LEVELS = AT_TILES + HEAD_TILES, AT_THRESHOLDS = AT_LEVELS + MOST * LEVEL_WORDS, THRESHOLDS = 31;
+constexpr int AT_CHANNELS = 0, AT_SECOND = AT_CHANNELS + DIM / 4, AT_SIGNS = AT_SECOND + DIM / 4, AT_TILES = AT_SIGNS + (2 * (DIM / 32) + 3) / 4 * 4;
+constexpr int TILE_WORDS = 4, LEVEL_WORDS = 8, AT_LEVELS = AT_TILES + HEAD_TILES * TILE_WORDS, AT_THRESHOLDS = AT_LEVELS + MOST * LEVEL_WORDS, THRESHOLDS = 31;
 constexpr int WORDS = AT_THRESHOLDS + 2 * MOST * THRESHOLDS;
-static_assert(2 * DIM + WORDS == CKV_METRIC && AT_LEVELS % 2 == 0 && AT_THRESHOLDS % 2 == 0 && WORDS % 4 == 0, "as the host counts");
+static_assert(2 * DIM + WORDS == CKV_METRIC && AT_TILES % 4 == 0 && AT_LEVELS % 4 == 0 && AT_THRESHOLDS % 2 == 0 && WORDS % 4 == 0, "as the host counts");
 // That of a head.
 CKV_FN const u32* table_of(const float* metrics, u64 head) { return (const u32*)metrics + head * CKV_METRIC + 2 * DIM; }
-// What the decode kernel keeps: words of tiles, then levels.
-constexpr int KEPT = HEAD_TILES + MOST * LEVEL_WORDS;
+// What decode keeps: words of tiles, then levels.
+constexpr int KEPT = HEAD_TILES * TILE_WORDS + MOST * LEVEL_WORDS;
 // Tiles of blocks of 16 tokens have 32 places and are two words; units of 512 codes of a tile.
 constexpr int UNITS = CKV_BLOCK < 32 ? 1 : CKV_BLOCK / 32;
 
-// What the word of a tile says.
+// What the first word of a tile says. The second is the bits of the tiles before it, added up. Of up to three bits the third and the fourth are what negative and positive codes stand for, plus 64, a byte each; of more
+// the third is where its levels lie behind those of the first width, in bytes.
 CKV_FN u32 bits_of(u32 tile) { return tile & 15; }
 CKV_FN u32 group_of(u32 tile) { return tile >> 4 & 15; }
 // Of the transform that the tile is part of, the logarithm of its channels and its first tile; whether there are two rounds of them.
@@ -30,10 +31,11 @@ CKV_FN u32 part_of(u32 tile) { return tile >> 12 & 15; }
 CKV_FN bool is_twice(u32 tile) { return tile >> 17 & 1; }
 // Whether it is its group's last.
 CKV_FN bool ends(u32 tile) { return tile >> 16 & 1; }
-// Bytes of codes before it.
-CKV_FN u32 codes_before(u32 tile) { return (tile >> 20) * (2 * CKV_BLOCK); }
 
-CKV_FN u32 tile_at(const u32* table, u32 tile) { return table[AT_TILES + tile]; }
+CKV_FN u32 tile_at(const u32* table, u32 tile) { return table[AT_TILES + TILE_WORDS * tile]; }
+// Bytes of codes that many bits of tiles before take.
+CKV_FN u32 bytes_before(u32 bits) { return bits * (2 * CKV_BLOCK); }
+CKV_FN u32 codes_before(const u32* table, u32 tile) { return bytes_before(table[AT_TILES + TILE_WORDS * tile + 1]); }
 CKV_FN u32 channel_at(const u32* table, u32 place) { return ((const u8*)(table + AT_CHANNELS))[place]; }
 CKV_FN u32 second_at(const u32* table, u32 place) { return ((const u8*)(table + AT_SECOND))[place]; }
 CKV_FN u32 sign_at(const u32* table, int round, u32 m) { return table[AT_SIGNS + round * (DIM / 32) + m] >> lane() & 1; }

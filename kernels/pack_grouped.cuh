@@ -161,7 +161,7 @@ CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLO
     const u8* staged = (const u8*)w.errors;
 #pragma unroll 1
     for (u32 u = warp(); u < DIM / UNIT_PLACES * UNITS; u += WARPS) {
-        const u32 number = u / UNITS, first = 32 * (u % UNITS), tile = ckv_grouped::tile_at(table, number * (UNIT_PLACES / 16));
+        const u32 number = u / UNITS, first = 32 * (u % UNITS), at = number * (UNIT_PLACES / 16);
         Codes codes = {{0, 0, 0, 0}};
 #pragma unroll 1
         for (u32 p = 0; p < 16; ++p) {
@@ -169,7 +169,7 @@ CKV_FN void grouped_measure(const Work& w, u8* section, double unit, Product<BLO
             const u32 token = UNIT_PLACES == 32 ? within : first + 16 * operand + within;
             codes.set(p, staged[token * DIM + number * UNIT_PLACES + (UNIT_PLACES == 32 ? 16 * operand : 0) + place]);
         }
-        store_grouped(section + ckv_grouped::codes_before(tile), ckv_grouped::bits_of(tile), u % UNITS, codes);
+        store_grouped(section + ckv_grouped::codes_before(table, at), ckv_grouped::bits_of(ckv_grouped::tile_at(table, at)), u % UNITS, codes);
     }
     gram.clear();
 #pragma unroll

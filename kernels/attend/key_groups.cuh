@@ -71,14 +71,14 @@ CKV_FN void grouped_digits(const Query& q, int tile, u32 (&high)[COLUMNS][2], u3
     }
 }
 
-// The products of a tile's codes, which add to those of its group. Tiles of blocks of 16 tokens are two of 16 places.
+// The products of a tile's codes of BITS bits, which add to those of its group. Tiles of blocks of 16 tokens are two of 16 places.
 constexpr int TILE_WORDS = BLOCK < 32 ? 2 : 1;
-template <class Load>
-CKV_FN void multiply_tile(const Load& load, const u32 (&high)[TILE_WORDS][COLUMNS][2], const u32 (&low)[TILE_WORDS][COLUMNS][2], Logits& part) {
+template <int BITS>
+CKV_FN void multiply_tile(const u8* codes, const Vec4& tile, const u32* kept, const u32 (&high)[TILE_WORDS][COLUMNS][2], const u32 (&low)[TILE_WORDS][COLUMNS][2], Logits& part) {
 #pragma unroll
     for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
         u32 h[8];
-        load(unit, h);
+        load_grouped<BITS>(codes, unit, tile, kept, h);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int t = TILE_WORDS == 2 ? 0 : 2 * unit + e, of = TILE_WORDS == 2 ? e : 0;
@@ -96,7 +96,7 @@ CKV_FN void multiply_tile(const Load& load, const u32 (&high)[TILE_WORDS][COLUMN
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
     constexpr int WORDS = TILE_WORDS;
-    const u32* table = kept_table(q.shared);
+    const u32* kept = kept_table(q.shared);
     const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) sums.square[nt] = 0.0f;
@@ -104,22 +104,21 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
     // Of the group at hand.
     Logits part;
     clear(part);
-    u32 next = table[0];
+    Vec4 next = kept_tile(kept, 0);
 #pragma unroll 1
     for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
-        const u32 word = next;
+        const Vec4 at = next;
         // Behind the last one lie levels.
-        next = table[tile + WORDS];
+        next = kept_tile(kept, tile + WORDS);
         u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
 #pragma unroll
         for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
-        by_width(record + CKV_KEY_CODES + ckv_grouped::codes_before(word), ckv_grouped::bits_of(word), levels_of_tile(table, word),
-                 [&](const auto& load) { multiply_tile(load, high, low, part); });
-        if (!ckv_grouped::ends(WORDS == 2 ? table[tile + WORDS - 1] : word)) continue;
+        by_width(ckv_grouped::bits_of(at.x), [&](auto bits) { multiply_tile<decltype(bits)::VALUE>(record + CKV_KEY_CODES + ckv_grouped::bytes_before(at.y), at, kept, high, low, part); });
+        if (!ckv_grouped::ends(WORDS == 2 ? kept_tile(kept, tile + WORDS - 1).x : at.x)) continue;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            const u8* at = radii + (ckv_grouped::group_of(word) * BLOCK + 16 * t) * 2;
-            const float first = h_lo(*(const u16*)at), second = h_lo(*(const u16*)(at + 16));
+            const u8* radius = radii + (ckv_grouped::group_of(at.x) * BLOCK + 16 * t) * 2;
+            const float first = h_lo(*(const u16*)radius), second = h_lo(*(const u16*)(radius + 16));
 #pragma unroll
             for (int nt = 0; nt < COLUMNS; nt++) {
 #pragma unroll

@@ -210,7 +210,6 @@ CKV_FN int rows_of(const Segment& seg, const Ring& ring, int k) {
     const u32 j = ring.range->lo + (u32)k * WARPS - seg.start;
     return j < full_blocks(seg) ? BLOCK : (int)tail_rows(seg, j - full_blocks(seg));
 }
-template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
 // How many of a warp's blocks lie before a place of the line.
 CKV_FN int blocks_before(const Ring& ring, u32 place) {
     const Range& range = *ring.range;
@@ -359,7 +358,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
         auto row_head = [&] { return seg.row * a.kv_heads + seg.kv; };
         Query q;
         await_query();
-        prepare_query(a, seg.kv, queries, q);
+        prepare_query(a, seg.kv, queries, (HeadNumbers*)finish, q);
         if (seg.start + seg.blocks < known.hi) prefetch_query(a, seg.seq, seg.kv + 1);
 #if CKV_KEY_REFINE > 0 && !CKV_CORRECT
         // The partials are written behind the last block.

@@ -154,11 +154,16 @@ CKV_FN void prepare_rotated(const CkvAttendArgs& a, Vec4* given, Vec4* prepared)
 CKV_FN void fill_directions(const CkvAttendArgs& a, u32 kv_head, const Vec4* given, const Vec4* prepared);
 #endif
 
-// Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place.
-CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, Vec4* shared, Query& q) {
+template <class T> CKV_FN T least_of(T a, T b) { return a < b ? a : b; }
+
+// Numbers of a head's query: what they are of is in Query.
+struct HeadNumbers {
+    float unit, reach, step;
+};
+
+// A lane's part of the queries that read_query copied, by column tile: halves, and the numbers of its column. Lanes of a warp alone.
+CKV_FN void halve_query(const CkvAttendArgs& a, const Vec4* given, u32 (&highs)[NT][CHUNKS][4], u32 (&lows)[NT][CHUNKS][4], HeadNumbers (&numbers)[NT]) {
     const int c4 = lane() & 3, column = lane() >> 2;
-    u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
-    float reach[NT], step[NT];
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
         const int h = PAIRED ? column & 3 : 8 * nt + column;
@@ -167,7 +172,7 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
 #pragma unroll
         for (int i = 0; i < 8; i++) squares[i] = 0.0f;
 #pragma unroll
-        for (int j = 0; j < CHUNKS; j++) query_elements(a, shared, (there ? h : 0) * D + 32 * j + 8 * c4, x[j]);
+        for (int j = 0; j < CHUNKS; j++) query_elements(a, given, (there ? h : 0) * D + 32 * j + 8 * c4, x[j]);
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
 #pragma unroll
@@ -203,57 +208,100 @@ CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, 
                 }
             }
         }
-#if CKV_KEY == 7
-        if (warp() == 0 && c4 == 0) ((float*)(shared + GIVEN_BYTES / 16 + QUERY_STRIDE))[8 * nt + column] = up;
-#endif
-        const float unit = a.scale * 1.44269504f * down;
-        reach[nt] = mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f + LOST_SQUARES));
+        numbers[nt].unit = a.scale * 1.44269504f * down;
         // A variant without low halves bounds nothing for single queries.
-        if (!CKV_QUERY_LOW && a.query_type == 2) reach[nt] = u32_as_float(0x7fc00000u);
-        step[nt] = mul_ru(fabsf(a.scale), down);
-        const int first = PAIRED ? 2 * (c4 & 1) : 2 * c4;
-        q.unit[nt][0] = shfl(unit, 4 * first);
-        q.unit[nt][1] = shfl(unit, 4 * first + 4);
+        const bool bounded = CKV_QUERY_LOW || a.query_type != 2;
+        numbers[nt].reach = bounded ? mul_ru(fabsf(a.scale), sqrt_ru(square * 1.0001f + LOST_SQUARES)) : u32_as_float(0x7fc00000u);
+        numbers[nt].step = mul_ru(fabsf(a.scale), down);
+#if CKV_KEY == 7
+        if (warp() == 0 && c4 == 0) ((float*)(given + GIVEN_BYTES / 16 + QUERY_STRIDE))[8 * nt + column] = up;
+#endif
     }
-    // The certificate of head h is kept by lanes h, h + HEADS, ...; column h of the query lies in lane 4 (h % 8).
-    const int h = lane() % HEADS;
-    q.reach = shfl(reach[0], 4 * (h & 7));
-    q.step = shfl(step[0], 4 * (h & 7));
-    if constexpr (NT == 2) {
-        const float r = shfl(reach[NT - 1], 4 * (h & 7)), t = shfl(step[NT - 1], 4 * (h & 7));
-        if (h >= 8) q.reach = r, q.step = t;
-    }
-    Vec4* prepared = shared + GIVEN_BYTES / 16;
-    q.shared = prepared;
-    if constexpr (LEAN && QUERIES == 1) sync_threads();
+}
+
+// One warp: halves to shared memory.
+CKV_FN void put_halves(Vec4* prepared, const u32 (&highs)[NT][CHUNKS][4], const u32 (&lows)[NT][CHUNKS][4]) {
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             const u32(&x)[4] = highs[nt][j];
             const u32(&y)[4] = lows[nt][j];
-            if constexpr (QUERY_SHARED) {
-                // All warps have the same.
-                const int at = (nt * CHUNKS + j) * 32 + (int)lane();
-                if (warp() == 0) {
-                    prepared[at] = Vec4{x[0], x[1], x[2], x[3]};
-                    if constexpr (LOW_QUERY) prepared[NT * CHUNKS * 32 + at] = Vec4{y[0], y[1], y[2], y[3]};
-                }
-            } else {
+            const int at = (nt * CHUNKS + j) * 32 + (int)lane();
+            prepared[at] = Vec4{x[0], x[1], x[2], x[3]};
+            if constexpr (LOW_QUERY) prepared[NT * CHUNKS * 32 + at] = Vec4{y[0], y[1], y[2], y[3]};
+        }
+    }
+}
+
+// Prepares what read_query copied. All threads of the CTA: with QUERY_SHARED the result lies behind what was copied, with LEAN in its place. `numbers`: memory for those of the group,
+// which nobody else has until this returns, where the warps do not all make their own.
+CKV_FN void prepare_query(const CkvAttendArgs& a, [[maybe_unused]] u32 kv_head, Vec4* shared, [[maybe_unused]] HeadNumbers* numbers, Query& q) {
+    const int c4 = lane() & 3, first = PAIRED ? 2 * (c4 & 1) : 2 * c4;
+    // The certificate of head h is kept by lanes h, h + HEADS, ...
+    const int h = lane() % HEADS;
+    Vec4* prepared = shared + GIVEN_BYTES / 16;
+    q.shared = prepared;
+#if CKV_KEY == 3
+    // One warp makes the queries as they are, while others rotate them: each waits for its instructions, of which all is made once.
+    if (warp() == WARPS - 1) {
+        u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
+        HeadNumbers own[NT];
+        halve_query(a, shared, highs, lows, own);
+        put_halves(prepared, highs, lows);
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    q.high[nt][j][i] = x[i];
-                    if constexpr (LOW_QUERY) q.low[nt][j][i] = y[i];
-                }
-            }
+        for (int nt = 0; nt < NT; nt++) {
+            const int head = 8 * nt + (int)(lane() >> 2);
+            if (c4 == 0 && head < GROUP) numbers[head] = own[nt];
         }
     }
 #if CKV_GROUPED
     prepare_grouped(a, shared, prepared);
-#elif CKV_KEY == 3
+#else
     prepare_rotated(a, shared, prepared);
 #endif
-    if constexpr (QUERY_SHARED) sync_threads();
+    sync_threads();
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) q.unit[nt][i] = numbers[least_of(8 * nt + first + i, GROUP - 1)].unit;
+    }
+    q.reach = numbers[least_of(h, GROUP - 1)].reach, q.step = numbers[least_of(h, GROUP - 1)].step;
+#else
+    u32 highs[NT][CHUNKS][4], lows[NT][CHUNKS][4];
+    HeadNumbers own[NT];
+    halve_query(a, shared, highs, lows, own);
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        q.unit[nt][0] = shfl(own[nt].unit, 4 * first);
+        q.unit[nt][1] = shfl(own[nt].unit, 4 * first + 4);
+    }
+    // Column h of the query lies in lane 4 (h % 8).
+    q.reach = shfl(own[0].reach, 4 * (h & 7));
+    q.step = shfl(own[0].step, 4 * (h & 7));
+    if constexpr (NT == 2) {
+        const float r = shfl(own[NT - 1].reach, 4 * (h & 7)), t = shfl(own[NT - 1].step, 4 * (h & 7));
+        if (h >= 8) q.reach = r, q.step = t;
+    }
+    if constexpr (LEAN && QUERIES == 1) sync_threads();
+    if constexpr (QUERY_SHARED) {
+        // All warps have the same.
+        if (warp() == 0) put_halves(prepared, highs, lows);
+        sync_threads();
+    } else {
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    q.high[nt][j][i] = highs[nt][j][i];
+                    if constexpr (LOW_QUERY) q.low[nt][j][i] = lows[nt][j][i];
+                }
+            }
+        }
+    }
+#endif
 #if CKV_KEY == 7
     fill_directions(a, kv_head, shared, prepared);
     sync_threads();

@@ -4,45 +4,50 @@
 #include "grouped.cuh"
 
 #if CKV_GROUPED
-// Unit `unit` of a tile of codes of up to three bits, a width that is chosen between, not branched to: few_selectors for all of them. `size`: the magnitudes of its group, a byte each.
-CKV_FN void load_few(const u8* tile, u32 bits, int unit, u32 size, u32 (&h)[8]) {
-    constexpr int UNITS = ckv_grouped::UNITS;
-    const int l = (int)lane();
-    u32 two = 0, one = 0;
-    if (bits >= 2) two = *(const u32*)(tile + unit * 128 + l * 4);
-    if (bits & 1) one = *(const u16*)(tile + (bits == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
-    const u32 single = prmt(one, one >> 1, 0x5410);
-    // Signs, with the upper bit of a magnitude, and its lower bit.
-    const u32 upper = bits == 1 ? single << 1 : two, lower = bits == 3 ? single : two;
-    const u32 uppers = bits == 3 ? 0x66666666u : 0x44444444u, lowers = bits == 1 ? 0u : 0x11111111u;
-    const u32 w[2] = {(upper << 1 & uppers) | (lower & lowers), (upper >> 1 & uppers) | (lower >> 2 & lowers)};
-    look_up_few(w, 0x40404040u - size, 0x40404040u + size, h);
-}
+// What is kept of a head's tile: see bits_of.
+CKV_FN Vec4 kept_tile(const u32* kept, int tile) { return ((const Vec4*)kept)[tile]; }
 
-// The same of codes of BITS bits, 4 to 6. `levels`: as many magnitudes as codes tell apart.
-template <int BITS> CKV_FN void load_many(const u8* tile, int unit, const u32* levels, u32 (&h)[8]) {
+// Unit `unit` of a tile of codes of BITS bits, which begin at `codes`. `kept`: of all tiles, then levels.
+template <int BITS>
+CKV_FN void load_grouped(const u8* codes, int unit, const Vec4& tile, const u32* kept, u32 (&h)[8]) {
     constexpr int UNITS = ckv_grouped::UNITS;
     const int l = (int)lane();
-    const Vec2 v = *(const Vec2*)(tile + unit * 256 + l * 8);
-    const u32 w[2] = {v.x, v.y};
-    if constexpr (BITS == 4) {
+    u32 w[2];
+    if constexpr (BITS >= 4) {
+        const Vec2 v = *(const Vec2*)(codes + unit * 256 + l * 8);
+        w[0] = v.x, w[1] = v.y;
+    } else {
+        u32 two = 0, one = 0;
+        if constexpr (BITS >= 2) two = *(const u32*)(codes + unit * 128 + l * 4);
+        if constexpr (BITS & 1) one = *(const u16*)(codes + (BITS == 3 ? 128 * UNITS : 0) + unit * 64 + l * 2);
+        few_selectors<BITS>(two, one, w);
+    }
+    const u32* levels = (const u32*)((const u8*)(kept + ckv_grouped::HEAD_TILES * ckv_grouped::TILE_WORDS) + tile.z);
+    if constexpr (BITS <= 3) {
+        look_up_few(w, tile.z, tile.w, h);
+    } else if constexpr (BITS == 4) {
         const Vec2 low = *(const Vec2*)levels;
         look_up_signed(w, Levels{{0x40404040u - low.x, 0x40404040u - low.y}, {0x40404040u + low.x, 0x40404040u + low.y}}, h);
     } else {
-        const u8* above = tile + 256 * UNITS;
+        const u8* above = codes + 256 * UNITS;
         const u32 b = BITS == 5 ? *(const u16*)(above + unit * 64 + l * 2) : *(const u32*)(above + unit * 128 + l * 4);
         look_up_wide<BITS>(w, BITS == 5 ? halves_apart(b) : b, wide_levels_at(levels), h);
     }
 }
 
-// Calls f with a function that loads units of a tile, of a width that all lanes agree on.
-template <class F> CKV_FN void by_width(const u8* tile, u32 bits, const u32* levels, const F& f) {
-    if (bits <= 3) f([&](int unit, u32 (&h)[8]) { load_few(tile, bits, unit, levels[0], h); });
-    else if (bits == 4) f([&](int unit, u32 (&h)[8]) { load_many<4>(tile, unit, levels, h); });
-    else if (bits == 5) f([&](int unit, u32 (&h)[8]) { load_many<5>(tile, unit, levels, h); });
-    else f([&](int unit, u32 (&h)[8]) { load_many<6>(tile, unit, levels, h); });
+// Calls f with the width of a tile, which all lanes agree on, as a type.
+template <int BITS> struct Width {
+    static constexpr int VALUE = BITS;
+};
+template <class F>
+CKV_FN void by_width(u32 bits, const F& f) {
+    switch (bits) {
+    case 1: f(Width<1>{}); break;
+    case 2: f(Width<2>{}); break;
+    case 3: f(Width<3>{}); break;
+    case 4: f(Width<4>{}); break;
+    case 5: f(Width<5>{}); break;
+    default: f(Width<6>{}); break;
+    }
 }
-
-// Levels of the group that a tile is of. `table`: words of tiles, then levels.
-CKV_FN const u32* levels_of_tile(const u32* table, u32 word) { return table + ckv_grouped::HEAD_TILES + ckv_grouped::LEVEL_WORDS * ckv_grouped::group_of(word); }
 #endif

@@ -56,20 +56,20 @@ CKV_FN void keep_table(const CkvExtendArgs& a, const Tile& t, u32* table) {
     for (int i = (int)threadIdx.x; i < ckv_grouped::KEPT; i += THREADS) table[i] = from[i];
 }
 
-// Keys of tiles part .. part + PART of a record as operands. `table`: as keep_table leaves it.
-CKV_FN void decode_groups(const u8* record, const u32* table, int part, u8* keys) {
+// Keys of tiles part .. part + PART of a record as operands. `kept`: as keep_table leaves it.
+CKV_FN void decode_groups(const u8* record, const u32* kept, int part, u8* keys) {
     // Of blocks of 16 tokens a unit is two tiles.
     constexpr int WORDS = BLOCK < 32 ? 2 : 1, UNITS = BLOCK < 32 ? 1 : PART / 2;
     static_assert(BLOCK < 32 || PART % 2 == 0, "a unit's tokens");
 #pragma unroll 1
     for (int tile = WORDS * (int)warp(); tile < ckv_grouped::HEAD_TILES; tile += WORDS * WARPS) {
-        const u32 word = table[tile];
-        const u8* radii = record + CKV_KEY_SCALES + (ckv_grouped::group_of(word) * BLOCK + (lane() >> 2)) * 2;
-        by_width(record + CKV_KEY_CODES + ckv_grouped::codes_before(word), ckv_grouped::bits_of(word), levels_of_tile(table, word), [&](const auto& load) {
+        const Vec4 own = kept_tile(kept, tile);
+        const u8* radii = record + CKV_KEY_SCALES + (ckv_grouped::group_of(own.x) * BLOCK + (lane() >> 2)) * 2;
+        by_width(ckv_grouped::bits_of(own.x), [&](auto bits) {
 #pragma unroll
             for (int n = 0; n < UNITS; n++) {
                 u32 h[8];
-                load(part / 2 + n, h);
+                load_grouped<decltype(bits)::VALUE>(record + CKV_KEY_CODES + ckv_grouped::bytes_before(own.y), part / 2 + n, own, kept, h);
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int t = WORDS == 2 ? 0 : 2 * n + e, of = WORDS == 2 ? tile + e : tile;
