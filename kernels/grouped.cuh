@@ -45,6 +45,10 @@ template <class T> CKV_FN T factor_of(u32 log) {
     return log == 4 ? (T)0.25 : log == 5 ? (T)0.1767766952966369 : log == 6 ? (T)0.125 : log == 7 ? (T)0.08838834764831845 : (T)0.0625;
 }
 
+// other + x, or `minus`, other - x: of single numbers one instruction.
+CKV_FN float added(bool minus, float x, float other) { return fma_rn(minus ? -1.0f : 1.0f, x, other); }
+CKV_FN double added(bool minus, double x, double other) { return minus ? other - x : other + x; }
+
 // R of a row. `room(place)` is memory of the warp's for its numbers: where they lie, and where they are left for all lanes to see. Lane l has place 32 m + l, which is of tile 2 m + l / 16, in x[m]: tiles
 // two and more apart meet in a lane, neighbours by an exchange between the halves of the warp. In single or double precision.
 template <class T, class Room> CKV_FN void turn(const u32* table, Room room) {
@@ -74,9 +78,8 @@ template <class T, class Room> CKV_FN void turn(const u32* table, Room room) {
         syncwarp();
 #pragma unroll
         for (u32 d = 1; d < 16; d *= 2) {
-            const T sign = lane() & d ? (T)-1 : (T)1;
 #pragma unroll
-            for (int m = 0; m < PER; m++) x[m] = fma_rn(sign, x[m], shfl_xor(x[m], (int)d));
+            for (int m = 0; m < PER; m++) x[m] = added(lane() & d, x[m], shfl_xor(x[m], (int)d));
         }
         T y[PER];
 #pragma unroll

@@ -249,7 +249,6 @@ CKV_FN float rcp(float x) {
 }
 // a b + c, rounded once, to nearest.
 CKV_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-CKV_FN double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
 // a b + c, rounded once, up.
 CKV_FN float fma_ru(float a, float b, float c) { return __fmaf_ru(a, b, c); }
 // a + b, up.

@@ -17,7 +17,7 @@ CKV_FN void stage_table(const Work& w, const float* metric) {
 }
 
 // A row around its centre, every channel times its scale, and each group of it rotated, by place; the warp's own, until its next.
-__attribute__((noinline)) __device__ const double* grouped_row(const Work& w, u32 token) {
+CKV_FN const double* grouped_row(const Work& w, u32 token) {
     double* own = (double*)((u8*)w.errors + BLOCK * DIM) + warp() * DIM;
     const u32* table = table_of(w);
     syncwarp();

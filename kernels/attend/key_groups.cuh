@@ -54,34 +54,36 @@ CKV_FN void prepare_grouped(const CkvAttendArgs& a, Vec4* given, Vec4* prepared)
     }
 }
 
-// The two registers of a tile, as score_unit takes them.
+// Where a lane's registers of the first tile lie. Paired columns: each its own.
+constexpr int GROUPED_LOWS = NT * ckv_grouped::HEAD_TILES * 32;
+CKV_FN const Vec2* first_digits(const Query& q) { return (const Vec2*)(q.shared + QUERY_STRIDE) + lane() + (PAIRED && lane() >= 16 ? GROUPED_LOWS : 0); }
+
+// The two registers of a tile whose first column tile's lie at `digits`.
 template <int FIRST>
-CKV_FN void grouped_digits(const Query& q, int tile, u32 (&high)[COLUMNS][2], u32 (&low)[COLUMNS][2]) {
+CKV_FN void grouped_digits(const Vec2* digits, u32 (&high)[COLUMNS][2], u32 (&low)[COLUMNS][2]) {
 #pragma unroll
     for (int nt = 0; nt < COLUMNS; nt++) {
-        constexpr int LOWS = NT * ckv_grouped::HEAD_TILES * 32;
-        const Vec2* at = (const Vec2*)(q.shared + QUERY_STRIDE) + ((FIRST + nt) * ckv_grouped::HEAD_TILES + tile) * 32 + lane();
-        // Paired columns: each its own.
-        const Vec2 v = at[PAIRED && lane() >= 16 ? LOWS : 0];
+        const Vec2* at = digits + (FIRST + nt) * ckv_grouped::HEAD_TILES * 32;
+        const Vec2 v = *at;
         high[nt][0] = v.x, high[nt][1] = v.y;
         if constexpr (!PAIRED) {
-            const Vec2 w = at[LOWS];
+            const Vec2 w = at[GROUPED_LOWS];
             low[nt][0] = w.x, low[nt][1] = w.y;
         }
     }
 }
 
 // The products of a tile's codes of BITS bits, which add to those of its group. Tiles of blocks of 16 tokens are two of 16 places.
-constexpr int TILE_WORDS = BLOCK < 32 ? 2 : 1;
+constexpr int PARTS_OF_TILE = BLOCK < 32 ? 2 : 1;
 template <int BITS>
-CKV_FN void multiply_tile(const u8* codes, const Vec4& tile, const u32* kept, const u32 (&high)[TILE_WORDS][COLUMNS][2], const u32 (&low)[TILE_WORDS][COLUMNS][2], Logits& part) {
+CKV_FN void multiply_tile(const u8* codes, const Vec4& tile, const u32* kept, const u32 (&high)[PARTS_OF_TILE][COLUMNS][2], const u32 (&low)[PARTS_OF_TILE][COLUMNS][2], Logits& part) {
 #pragma unroll
     for (int unit = 0; unit < ckv_grouped::UNITS; unit++) {
         u32 h[8];
         load_grouped<BITS>(codes, unit, tile, kept, h);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int t = TILE_WORDS == 2 ? 0 : 2 * unit + e, of = TILE_WORDS == 2 ? e : 0;
+            const int t = PARTS_OF_TILE == 2 ? 0 : 2 * unit + e, of = PARTS_OF_TILE == 2 ? e : 0;
 #pragma unroll
             for (int nt = 0; nt < COLUMNS; nt++) {
                 float(&c)[4] = part.x[t][nt];
@@ -95,7 +97,6 @@ CKV_FN void multiply_tile(const u8* codes, const Vec4& tile, const u32* kept, co
 // Logits from levels of rotated groups with a radius per token each.
 template <int FIRST>
 CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySums& sums) {
-    constexpr int WORDS = TILE_WORDS;
     const u32* kept = kept_table(q.shared);
     const u8* radii = record + CKV_KEY_SCALES + (lane() >> 2) * 2;
 #pragma unroll
@@ -104,17 +105,22 @@ CKV_FN void score_codes(const u8* record, const Query& q, bool, Logits& s, KeySu
     // Of the group at hand.
     Logits part;
     clear(part);
-    Vec4 next = kept_tile(kept, 0);
+    // Where tiles are described, from one to the next.
+    const Vec4 *described = (const Vec4*)kept, *end = described + ckv_grouped::HEAD_TILES;
+    const Vec2* digits = first_digits(q);
+    Vec4 next = *described;
 #pragma unroll 1
-    for (int tile = 0; tile < ckv_grouped::HEAD_TILES; tile += WORDS) {
+    while (described < end) {
         const Vec4 at = next;
         // Behind the last one lie levels.
-        next = kept_tile(kept, tile + WORDS);
-        u32 high[WORDS][COLUMNS][2], low[WORDS][COLUMNS][2];
+        next = described[PARTS_OF_TILE];
+        u32 high[PARTS_OF_TILE][COLUMNS][2], low[PARTS_OF_TILE][COLUMNS][2];
 #pragma unroll
-        for (int e = 0; e < WORDS; e++) grouped_digits<FIRST>(q, tile + e, high[e], low[e]);
+        for (int e = 0; e < PARTS_OF_TILE; e++) grouped_digits<FIRST>(digits + 32 * e, high[e], low[e]);
         by_width(ckv_grouped::bits_of(at.x), [&](auto bits) { multiply_tile<decltype(bits)::VALUE>(record + CKV_KEY_CODES + ckv_grouped::bytes_before(at.y), at, kept, high, low, part); });
-        if (!ckv_grouped::ends(WORDS == 2 ? kept_tile(kept, tile + WORDS - 1).x : at.x)) continue;
+        const bool ends = ckv_grouped::ends(PARTS_OF_TILE == 2 ? described[PARTS_OF_TILE - 1].x : at.x);
+        described += PARTS_OF_TILE, digits += 32 * PARTS_OF_TILE;
+        if (!ends) continue;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             const u8* radius = radii + (ckv_grouped::group_of(at.x) * BLOCK + 16 * t) * 2;

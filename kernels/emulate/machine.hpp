@@ -194,7 +194,6 @@ CKV_FN u32 popc(u32 x) { return (u32)__builtin_popcount(x); }
 CKV_FN u64 mul_hi64(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 CKV_FN float rcp(float x) { return ckv_emulate::noisy(1.0f / x, 1); }
 CKV_FN float fma_rn(float a, float b, float c) { return ckv_emulate::canonical(std::fmaf(a, b, c)); }
-CKV_FN double fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 CKV_FN float fma_ru(float a, float b, float c) {
     return ckv_emulate::sum_to_float((double)a * (double)b, c, ckv_emulate::Round::up);
 }

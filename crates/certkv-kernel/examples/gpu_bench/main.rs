@@ -105,7 +105,7 @@ impl Pool {
         let page_stride = KV_HEADS * layout.bytes;
         let pages = POOL_BYTES / page_stride;
         // Keys of a calibration: any will do.
-        let coded = Metrics::of(&layout, KV_HEADS, 1);
+        let coded = Metrics::usual(&layout, KV_HEADS);
         let metrics = upload(gpu, stream, &coded.words().unwrap_or_default())?;
         let records: Vec<Vec<u8>> = (0..REAL_PAGES * KV_HEADS)
             .into_par_iter()

@@ -88,7 +88,7 @@ fn time(
     let (keys, values) = (normals(b * DIM, 1), normals(b * DIM, 2));
     let mut record = vec![0; l.bytes];
     let mut fragment = vec![0; l.bytes];
-    let metrics = Metrics::of(l, KV_HEADS, 1);
+    let metrics = Metrics::usual(l, KV_HEADS);
     let mut page = Vec::new();
     if l.format.key.is_exact() || l.format.value.is_exact() {
         // Rows in any order are as good.

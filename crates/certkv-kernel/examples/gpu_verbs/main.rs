@@ -80,7 +80,7 @@ fn normals(n: usize) -> Vec<u16> {
 fn pack(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, blocks: usize) -> Result<(), Failure> {
     let layout = variant.layout();
     let side = layout.original_side_bytes();
-    let metrics = bench.upload(&Metrics::of(layout, KV_HEADS, 1).words().unwrap_or_default())?;
+    let metrics = bench.upload(&Metrics::usual(layout, KV_HEADS).words().unwrap_or_default())?;
     let originals = bench.upload(&normals(blocks * side))?;
     let records = bench.zeroed(blocks * layout.bytes)?;
     let centre = bench.zeroed(DIM * 4)?;

@@ -19,7 +19,7 @@ const CHAINED: LaunchOptions = LaunchOptions { programmatic: true, cluster: None
 pub(crate) fn steps(bench: &Bench<'_>, kernels: &Kernels, variant: &Variant, seqs: usize) -> Result<(), Failure> {
     let layout = variant.layout();
     let (b, side) = (layout.tokens(), layout.original_side_bytes());
-    let metrics = bench.upload(&Metrics::of(layout, KV_HEADS, 1).words().unwrap_or_default())?;
+    let metrics = bench.upload(&Metrics::usual(layout, KV_HEADS).words().unwrap_or_default())?;
     let rows = bench.upload(&normals(seqs * KV_HEADS * DIM))?;
     let count = bench.upload(&[seqs as u32])?;
     let errors = bench.zeroed(seqs * 4)?;

@@ -8,6 +8,7 @@ use certkv_core::RecordLayout;
 use certkv_core::fragment::{to_fragment, to_fragment_in};
 use certkv_kernel::cuda::metrics::metric_words;
 use certkv_testkit::generate::Rng;
+use widths::Spread;
 
 /// Of a KV head, centre and scale by channel, and groups of keys of unlike widths; or directions.
 #[derive(Debug, Clone)]
@@ -23,6 +24,15 @@ pub struct Metrics(Vec<Keys>);
 
 impl Metrics {
     pub fn of(layout: &RecordLayout, kv_heads: usize, seed: u64) -> Self {
+        Self::spread(layout, kv_heads, seed, Spread::Any)
+    }
+
+    /// With widths as models have them: for times.
+    pub fn usual(layout: &RecordLayout, kv_heads: usize) -> Self {
+        Self::spread(layout, kv_heads, 1, Spread::Usual)
+    }
+
+    fn spread(layout: &RecordLayout, kv_heads: usize, seed: u64, spread: Spread) -> Self {
         if !layout.format.key.is_calibrated() {
             return Self::default();
         }
@@ -32,7 +42,7 @@ impl Metrics {
             |of: &dyn Fn(f64) -> f64| (0..layout.dim).map(|_| of(2.0 * r.uniform() - 1.0) as f32).collect();
         let head = |head: usize| {
             let parts: [Vec<f32>; 2] = [channels(&|x| centre * x), channels(&|x| (octaves * x).exp2())];
-            let groups = widths::groups(layout, seed.wrapping_mul(31) + head as u64);
+            let groups = widths::groups(layout, seed.wrapping_mul(31) + head as u64, spread);
             let [centre, balance] = parts;
             let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
             Keys { parts: [centre, balance], groups, books: books::of(layout, seed.wrapping_mul(31) + head as u64) }

@@ -147,7 +147,7 @@ pub(crate) struct Keys {
 impl Keys {
     fn of(l: &RecordLayout, head: usize) -> Self {
         let balance: Vec<f32> = (0..l.dim).map(|c| (1.5 * uniform(0xba1 + head as u64, c)).exp2() as f32).collect();
-        let groups = widths::groups(l, 7 * head as u64 + l.dim as u64);
+        let groups = widths::groups(l, 7 * head as u64 + l.dim as u64, widths::Spread::Any);
         let balance = groups.as_ref().map_or_else(|| balance.clone(), |groups| groups.weighted(&balance));
         let books = books::of(l, 0xb0 + head as u64);
         Self { centre: centre(0xc0 + head as u64, l.dim), balance, groups, books }
