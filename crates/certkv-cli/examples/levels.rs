@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Llama::load(&root.join("ref-d128"))?;
     let text = std::fs::read(root.join("eval/text.bin"))?;
     let text = text.get(first..first + prompt + steps).ok_or("the text is shorter than that")?;
-    let tokens = model.config().encode(text);
+    let tokens = model.tokens().encode(text)?;
 
     let m: &model::Config = model.config();
     let geometry = Geometry::new(m.layers, m.heads, m.kv_heads, m.head_dim)?;

@@ -36,7 +36,7 @@ fn logits_match_the_golden_ones() {
 #[test]
 fn decoding_token_by_token_is_prefilling() {
     let model = Llama::load(&assets().join("ref-d128")).unwrap();
-    let tokens = model.config().encode(b"VAR QXZA = 90417;\nVAR LMNB = QXZA;\n");
+    let tokens = model.tokens().encode(b"VAR QXZA = 90417;\nVAR LMNB = QXZA;\n").unwrap();
     let mut whole = Flat::new(model.config());
     let at_once = model.prefill(&tokens, &mut whole, |_| {}).unwrap();
     let mut stepped = Flat::new(model.config());
@@ -58,7 +58,7 @@ fn the_twin_computes_the_same_function() {
     Twin::default().apply(&config, &mut twin_weights).unwrap();
     let (base, twin) =
         (Llama::new(config.clone(), &weights).unwrap(), Llama::new(config.clone(), &twin_weights).unwrap());
-    let prompt = config.encode(b"The magic number for river is 48213. The magic number for river is ");
+    let prompt = base.tokens().encode(b"The magic number for river is 48213. The magic number for river is ").unwrap();
     let a = base.forward(&prompt, &mut Flat::new(&config), Rows::All).unwrap();
     let b = twin.forward(&prompt, &mut Flat::new(&config), Rows::All).unwrap();
     let off = a.iter().zip(&b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);

@@ -95,7 +95,7 @@ pub(crate) fn windows(
     let mut engine = CpuEngine::new(threads);
     let mut all = Vec::new();
     for window in text::windows(path, &["prose", "code"], cut)? {
-        let tokens = model.config().encode(&window.bytes);
+        let tokens = model.tokens().encode(&window.bytes)?;
         let (head, last) = tokens.split_at(tokens.len() - steps);
         let mut cache = engine.open(&Mode::dense(false), model.config(), context)?;
         let mut recorder = Recorder::new(cache.as_mut(), model.config().layers);

@@ -99,20 +99,7 @@ fn read(memory: &[u8], threads: usize) -> f64 {
 
 /// The layer as a model of its own.
 fn config(shape: Shape, context: usize) -> Config {
-    Config {
-        hidden: shape.heads * shape.head_dim,
-        intermediate: 1,
-        layers: 1,
-        heads: shape.heads,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-        vocabulary: 1,
-        positions: context,
-        rope_theta: 1e4,
-        norm_eps: 1e-5,
-        tied: true,
-        bos: 0,
-    }
+    Config { positions: context, ..Config::shape(1, shape.heads, shape.kv_heads, shape.head_dim) }
 }
 
 /// Standard normal numbers that depend on the seed only: sums of four uniform ones are close enough for a benchmark.

@@ -24,8 +24,12 @@ pub struct Drift {
 type Boxed = Box<dyn Error + Send + Sync>;
 
 /// Logits of the positions of the second half, (positions, vocabulary), where the keys of `layers` are coded in blocks of `block`.
-fn forced(model: &Llama, text: &[u8], block: usize, way: Option<(&Way<'_>, &[usize])>) -> Result<Vec<Vec<f64>>, Boxed> {
-    let tokens = model.config().encode(text);
+fn forced(
+    model: &Llama,
+    tokens: &[u32],
+    block: usize,
+    way: Option<(&Way<'_>, &[usize])>,
+) -> Result<Vec<Vec<f64>>, Boxed> {
     let mut cache = Flat::new(model.config());
     let mut found = Vec::new();
     for (number, chunk) in tokens.chunks(block).enumerate() {
@@ -54,25 +58,25 @@ fn recode(cache: &mut Flat, model: &Llama, way: &Way<'_>, layers: &[usize], from
     Ok(())
 }
 
-/// Drift of every way over `text`, coded in blocks of `block` tokens. `done` is told of runs of the model as they end: one, and for
+/// Drift of every way over a text in `tokens`, coded in blocks of `block` tokens. `done` is told of runs of the model as they end: one, and for
 /// each way one more than there are layers.
 ///
 /// # Errors
 /// What the model or a codec says.
 pub fn drift(
     model: &Llama,
-    text: &[u8],
+    tokens: &[u32],
     block: usize,
     ways: &[Way<'_>],
     done: impl Fn() + Sync,
 ) -> Result<Vec<Drift>, Boxed> {
-    let dense = forced(model, text, block, None)?;
+    let dense = forced(model, tokens, block, None)?;
     done();
     let best: Vec<Vec<usize>> = dense.iter().map(|z| top(z)).collect();
     let all: Vec<usize> = (0..model.config().layers).collect();
     let of_way = |way: &Way<'_>| -> Result<Drift, Boxed> {
         let run = |layers: &[usize]| {
-            let coded = forced(model, text, block, Some((way, layers)))?;
+            let coded = forced(model, tokens, block, Some((way, layers)))?;
             done();
             let moved: Vec<f64> = dense.iter().zip(&coded).map(|(a, b)| divergence(a, b)).collect();
             Ok::<_, Boxed>((moved, coded))

@@ -38,9 +38,9 @@ pub(crate) fn originals(k: &[f32]) -> impl Iterator<Item = f32> {
 ///
 /// # Errors
 /// What the model says.
-pub fn capture(model: &Llama, heads: Heads, text: &[u8], done: impl FnMut(usize)) -> Result<Captured, ModelError> {
+pub fn capture(model: &Llama, heads: Heads, tokens: &[u32], done: impl FnMut(usize)) -> Result<Captured, ModelError> {
     let mut rows = Captured { heads, layers: vec![Default::default(); heads.layers] };
-    watch(model, &[text], &mut rows, done)?;
+    watch(model, &[tokens], &mut rows, done)?;
     Ok(rows)
 }
 

@@ -1,8 +1,9 @@
 //! What a calibration remembers of the model and the text: digests of their bytes.
+use super::run::Sequence;
 use crate::model::{ModelError, weights::weight_files};
 use std::path::Path;
 
-/// Digest of the files of a model folder that decide what it computes: configuration and weights, each behind its length.
+/// Digest of the files of a model folder that decide what it computes: configuration, weights and what its tokens are, each behind its length.
 ///
 /// # Errors
 /// [`ModelError`] naming the file that cannot be read.
@@ -10,6 +11,8 @@ pub fn model_digest(folder: &Path) -> Result<[u8; 32], ModelError> {
     let mut hasher = blake3::Hasher::new();
     let mut files = vec![folder.join("config.json")];
     files.extend(weight_files(folder)?);
+    // Models of bytes have none.
+    files.extend(Some(folder.join("tokenizer.json")).filter(|path| path.exists()));
     for path in files {
         let refuse = |source| ModelError::Read { path: path.clone(), source };
         let file = std::fs::File::open(&path).map_err(refuse)?;
@@ -22,4 +25,13 @@ pub fn model_digest(folder: &Path) -> Result<[u8; 32], ModelError> {
 /// Digest of the bytes that were read.
 pub fn text_digest(text: &[u8]) -> [u8; 32] {
     blake3::hash(text).into()
+}
+
+/// The same of sequences.
+pub fn read_digest(sequences: &[Sequence<'_>]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for sequence in sequences {
+        hasher.update(sequence.text);
+    }
+    hasher.finalize().into()
 }

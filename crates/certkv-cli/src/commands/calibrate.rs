@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     assets,
-    calibrate::{self, Captured, Coding, Measured, Reading},
+    calibrate::{self, Captured, Coding, Measured, Reading, Sequence},
     error::CliError,
     model::Llama,
     output::{print, write_bytes},
@@ -240,19 +240,25 @@ impl Options {
     }
 }
 
-/// Runs the model over the text.
-fn observe(o: &Options, model: &Llama, folder: &Path, text: &[u8], bits: f64) -> Result<Calibration, CliError> {
+/// Runs the model over the text; how many bytes of it, beside.
+fn observe(
+    o: &Options,
+    model: &Llama,
+    folder: &Path,
+    text: &[u8],
+    bits: f64,
+) -> Result<(Calibration, usize), CliError> {
     let heads = calibrate::heads(model.config(), o.pairing);
     o.rule(&heads, bits).check(&heads).map_err(input)?;
-    let reading = Reading { text, tokens: o.tokens, context: o.context };
-    let sequences = reading.sequences(model.config().positions).map_err(input)?;
-    let total: usize = sequences.iter().map(|s| s.len() + 1).sum();
+    let sequences = o.sequences(model, text)?;
+    let total: usize = sequences.iter().map(|s| s.tokens.len()).sum();
     let mut bar = o.common.progress().bar("calibrate", total as u64);
     let (seen, tokens) = calibrate::observe(model, heads, &sequences, |tokens| bar.advance(tokens as u64))?;
     bar.finish();
-    let digest = calibrate::text_digest(&sequences.concat());
+    let digest = calibrate::read_digest(&sequences);
     let source = Source { model: calibrate::model_digest(folder)?, text: digest, tokens };
-    Calibration::choose(heads, source, o.rule(&heads, bits), seen).map_err(input)
+    let found = Calibration::choose(heads, source, o.rule(&heads, bits), seen).map_err(input)?;
+    Ok((found, sequences.iter().map(|s| s.text.len()).sum()))
 }
 
 fn calibrate(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliError> {
@@ -260,7 +266,7 @@ fn calibrate(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliE
         return Err(CliError::Usage("calibrate: --text FILE and --out FILE are needed".into()));
     };
     let model = Llama::load(folder)?;
-    let found = observe(o, &model, folder, &text(path, o.skip)?, o.budget.unwrap_or(3.0))?;
+    let (found, _) = observe(o, &model, folder, &text(path, o.skip)?, o.budget.unwrap_or(3.0))?;
     write_bytes(to, &found.to_bytes())?;
     if o.common.json {
         return show(out, &value(&found));
@@ -300,24 +306,34 @@ impl Options {
         }
     }
 
-    /// Bytes of the held-out text for `tokens` tokens, of which none may be among the `read` tokens read of `path`.
-    pub(super) fn held_out(&self, model: &Llama, path: &Path, read: usize, tokens: usize) -> Result<Vec<u8>, CliError> {
+    /// What is read of a text, in sequences.
+    pub(super) fn sequences<'a>(&self, model: &Llama, text: &'a [u8]) -> Result<Vec<Sequence<'a>>, CliError> {
+        let reading = Reading { text, tokens: self.tokens, context: self.context };
+        reading.spell(model.tokens())?.sequences(model.config().positions).map_err(input)
+    }
+
+    /// The held-out text in `tokens` tokens, of which none may be among the `read` bytes read of `path`.
+    pub(super) fn held_out(
+        &self,
+        model: &Llama,
+        path: &Path,
+        read: usize,
+        tokens: usize,
+    ) -> Result<Vec<u32>, CliError> {
         let held_path = self.held_out.as_deref().unwrap_or(path);
-        if held_path == path && self.held_skip < self.skip + read && self.skip < self.held_skip + tokens {
+        let held = text(held_path, self.held_skip)?;
+        let (positions, tokens) = (model.config().positions, tokens.min(model.config().positions));
+        let reading = Reading { text: &held, tokens: Some(tokens), context: positions };
+        let held = reading.spell(model.tokens())?.sequences(positions).map_err(input)?.swap_remove(0);
+        if held_path == path && self.held_skip < self.skip + read && self.skip < self.held_skip + held.text.len() {
             return Err(CliError::Usage("calibrate: --held-skip leaves text that the calibration has read".into()));
         }
-        let mut held = text(held_path, self.held_skip)?;
-        let length = tokens.min(model.config().positions) - 1;
-        if held.len() < length {
-            return Err(input(CalibrationError::Tokens { have: held.len() as u64 + 1, need: length as u64 + 1 }));
-        }
-        held.truncate(length);
-        Ok(held)
+        Ok(held.tokens)
     }
 
     /// Queries and keys of a held-out text.
-    pub(super) fn capture(&self, model: &Llama, heads: Heads, held: &[u8]) -> Result<Captured, CliError> {
-        let mut bar = self.common.progress().bar("held-out text", held.len() as u64 + 1);
+    pub(super) fn capture(&self, model: &Llama, heads: Heads, held: &[u32]) -> Result<Captured, CliError> {
+        let mut bar = self.common.progress().bar("held-out text", held.len() as u64);
         let rows = calibrate::capture(model, heads, held, |tokens| bar.advance(tokens as u64))?;
         bar.finish();
         Ok(rows)
@@ -327,15 +343,15 @@ impl Options {
 fn evidence(o: &Options, folder: &Path, out: &mut dyn Write) -> Result<(), CliError> {
     let path = o.text_path()?;
     let model = Llama::load(folder)?;
-    let found = observe(o, &model, folder, &text(&path, o.skip)?, o.budget.unwrap_or(3.0))?;
+    let (found, read) = observe(o, &model, folder, &text(&path, o.skip)?, o.budget.unwrap_or(3.0))?;
     let tokens = found.source().tokens as usize;
-    let held = o.held_out(&model, &path, tokens, tokens)?;
+    let held = o.held_out(&model, &path, read, tokens)?;
     let rows = o.capture(&model, *found.heads(), &held)?;
     let (mut said, mut values) = (String::new(), Vec::new());
     for bits in o.budget.map_or(vec![2.0, 3.0], |bits| vec![bits]) {
         let measured = measure(o, &rows, &found, bits)?;
         values.push(json!({"bits": bits, "rows": measured.iter().map(row).collect::<Vec<_>>()}));
-        said += &format!("{bits} bits of a channel, {tokens} tokens read, {} held out\n", held.len() + 1);
+        said += &format!("{bits} bits of a channel, {tokens} tokens read, {} held out\n", held.len());
         said += &calibrate::evidence_table(&measured);
         said.push('\n');
     }

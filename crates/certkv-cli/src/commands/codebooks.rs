@@ -34,24 +34,26 @@ struct Read {
     heads: Heads,
     gather: Gather,
     source: Source,
+    /// Bytes of the text that were read.
+    bytes: usize,
 }
 
 fn read(o: &Options, folder: &Path, model: &Llama, path: &Path, beside: Option<&mut Meter>) -> Result<Read, CliError> {
     let heads = calibrate::heads(model.config(), o.pairing);
     let found = text(path, o.skip)?;
-    let reading = Reading { text: &found, tokens: o.tokens, context: o.context };
-    let sequences = reading.sequences(model.config().positions).map_err(input)?;
+    let sequences = o.sequences(model, &found)?;
     let mut gather = Gather::new(calibrate::key_heads(&heads)).map_err(input)?;
-    let mut bar = o.common.progress().bar("keys", sequences.iter().map(|s| s.len() as u64 + 1).sum());
+    let mut bar = o.common.progress().bar("keys", sequences.iter().map(|s| s.tokens.len() as u64).sum());
     let done = |tokens| bar.advance(tokens as u64);
     match beside {
         None => calibrate::watch(model, &sequences, &mut gather, done)?,
         Some(meter) => calibrate::watch(model, &sequences, &mut Pair(&mut gather, meter), done)?,
     }
     bar.finish();
-    let (text, tokens) = (calibrate::text_digest(&sequences.concat()), gather.tokens());
+    let (text, tokens) = (calibrate::read_digest(&sequences), gather.tokens());
+    let bytes = sequences.iter().map(|s| s.text.len()).sum();
     let source = Source { model: calibrate::model_digest(folder)?, text, tokens };
-    Ok(Read { heads, gather, source })
+    Ok(Read { heads, gather, source, bytes })
 }
 
 impl Read {
@@ -95,7 +97,7 @@ pub(super) fn evidence(o: &Options, folder: &Path, tiers: &[Tier], out: &mut dyn
     let mut meter = Meter::new(calibrate::heads(model.config(), o.pairing)).map_err(input)?;
     let found = read(o, folder, &model, &path, Some(&mut meter))?;
     let tokens = found.source.tokens as usize;
-    let held = o.held_out(&model, &path, tokens, tokens.min(HELD))?;
+    let held = o.held_out(&model, &path, found.bytes, tokens.min(HELD))?;
     let rows = o.capture(&model, found.heads, &held)?;
 
     let mut ways = rotated(&found, meter)?;
@@ -128,11 +130,11 @@ pub(super) fn evidence(o: &Options, folder: &Path, tiers: &[Tier], out: &mut dyn
         let rows: Vec<Value> = measured.iter().map(row).collect();
         return show(out, &json!({"tokens": tokens, "rows": rows, "drift": drifts}));
     }
-    let said = format!("spherical keys in blocks of {BLOCK}, {tokens} tokens read, {} held out\n", held.len() + 1);
+    let said = format!("spherical keys in blocks of {BLOCK}, {tokens} tokens read, {} held out\n", held.len());
     print(out, &(said + &calibrate::evidence_table(&measured) + &calibrate::drift_table(&drifts)))
 }
 
-fn drift(o: &Options, model: &Llama, held: &[u8], ways: &[Way<'_>]) -> Result<Vec<Drift>, CliError> {
+fn drift(o: &Options, model: &Llama, held: &[u32], ways: &[Way<'_>]) -> Result<Vec<Drift>, CliError> {
     let runs = 1 + ways.len() * (model.config().layers + 1);
     let bar: Mutex<Bar> = o.common.progress().bar("drift", runs as u64).into();
     let step = || bar.lock().unwrap_or_else(PoisonError::into_inner).advance(1);

@@ -330,16 +330,19 @@ fn said(tolerance: f64, chosen: &PerHead, read: f64) -> String {
 }
 
 /// Refuses, before hours of work, what the model cannot hold.
-fn check_fit(work: &Work, config: &Config) -> Result<(), CliError> {
-    if work.longest() > config.positions {
-        return Err(ModelError::Positions { length: work.longest(), limit: config.positions }.into());
+fn check_fit(work: &Work, model: &Llama) -> Result<(), CliError> {
+    let Config { positions: limit, vocabulary, .. } = *model.config();
+    let prompts = work.prompts.iter().map(|p: &Prompt| [p.prompt.as_bytes(), p.answer.as_bytes()].concat());
+    for text in prompts.chain(work.windows.iter().map(|w| w.bytes.clone())) {
+        let tokens = model.tokens().encode(&text)?;
+        if tokens.len() > limit {
+            return Err(ModelError::Positions { length: tokens.len(), limit }.into());
+        }
+        if let Some(&token) = tokens.iter().find(|t| **t as usize >= vocabulary) {
+            return Err(ModelError::Token { token, vocabulary }.into());
+        }
     }
-    let past = |bytes: &[u8]| bytes.iter().map(|&b| u32::from(b)).find(|&b| b as usize >= config.vocabulary);
-    let texts = work.prompts.iter().flat_map(|p: &Prompt| [p.prompt.as_bytes(), p.answer.as_bytes()]);
-    match texts.chain(work.windows.iter().map(|w| w.bytes.as_slice())).find_map(past) {
-        Some(token) => Err(ModelError::Token { token, vocabulary: config.vocabulary }.into()),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Runs an evaluation.
@@ -371,7 +374,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     } else {
         (Llama::load(&folder)?, None)
     };
-    check_fit(&work, base.config())?;
+    check_fit(&work, &base)?;
     let mut plan = Plan {
         modes: options.modes(base.config().head_dim)?,
         base: work.clone(),

@@ -35,14 +35,15 @@ certkv demo [options]: answers long-context prompts from a compressed, certified
 pub const EVAL: &str = "\
 certkv eval [options]: runs prompts and text through several caches and compares each with dense, pair by pair
 
-  --model DIR        model folder, Hugging Face Llama layout (default: the bundled model)
+  --model DIR        model folder, Hugging Face layout: llama, mistral, qwen2, qwen3 or stablelm, with tokenizer.json unless its
+                     tokens are bytes (default: the bundled model)
   --tasks FILE       prompts, JSON lines, plain or .gz; may be repeated (default: the bundled 4K prompts,
                      unless --text is given); `none` for no prompts
   --task NAME        keep only this task; may be repeated
   --length N         keep only prompts of this nominal length
   --limit N          at most N prompts of each task and file
   --text FILE        text for bits per byte; `bundled` for the bundled one
-  --context N        tokens of a text window (default 4096)
+  --context N        tokens of a text window, bytes where a tokenizer makes them (default 4096)
   --scored N         bytes predicted at the end of a window (default: half of it)
   --windows N        windows of each part of the text (default 2)
   --format F         format of full blocks, such as k8-v4g32-b32, or one for each layer, or for each KV head of each
@@ -85,7 +86,8 @@ certkv calibrate MODEL --spherical TIER --text FILE --out FILE: trains the direc
 certkv calibrate MODEL --scales P --text FILE --out FILE: magnitudes of keys and values, for fixed scales (math.md 2.9a)
 certkv calibrate MODEL --evidence --spherical TIER: the same measurements of those, and of directions drawn at random
 
-  --text FILE        text to read, byte by byte; with --evidence the bundled one if not given
+  --text FILE        text to read, by the tokens of MODEL's tokenizer.json, or byte by byte without one; with --evidence the
+                     bundled one if not given
   --skip N           bytes of it to leave out first (default 0)
   --tokens N         tokens to read, at least 64 (default 2048, or what there is)
   --context N        a longer text is read in sequences of so many tokens (default 4096)

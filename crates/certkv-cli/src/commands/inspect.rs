@@ -69,8 +69,9 @@ fn model(folder: &Path) -> Result<(String, Value), CliError> {
         table.row(vec![name.into(), w.stored.name().into(), format!("{:?}", w.shape), format!("{largest:.4}")]);
         tensors.push(json!({"name": name, "type": w.stored.name(), "shape": w.shape, "largest": largest}));
     }
+    let turned = if c.rotary == c.head_dim { String::new() } else { format!(", {} of them turned", c.rotary) };
     let text = format!(
-        "{} layers, hidden {}, {} query and {} key/value heads of {} channels, vocabulary {}, {} positions\n\
+        "{} layers, hidden {}, {} query and {} key/value heads of {} channels{turned}, vocabulary {}, {} positions\n\
          {parameters} parameters; a token takes {} bytes in a half-precision cache\n\n{}",
         c.layers,
         c.hidden,
@@ -84,7 +85,7 @@ fn model(folder: &Path) -> Result<(String, Value), CliError> {
     );
     let value = json!({
         "layers": c.layers, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim,
-        "vocabulary": c.vocabulary, "positions": c.positions, "parameters": parameters,
+        "rotary": c.rotary, "vocabulary": c.vocabulary, "positions": c.positions, "parameters": parameters,
         "dense_bytes_per_token": c.dense_bytes_per_token(), "tensors": tensors
     });
     Ok((text, value))

@@ -1,7 +1,7 @@
 //! `certkv calibrate --scales`: magnitudes of a model's keys and values, from which formats with one scale per block can take it.
 use super::calibrate::{Options, input, show, text};
 use crate::{
-    calibrate::{self, Reading, Rows},
+    calibrate::{self, Rows},
     error::CliError,
     model::{AttentionError, Llama},
     output::{print, write_bytes},
@@ -26,14 +26,13 @@ pub(super) fn calibrate(o: &Options, folder: &Path, percentile: f64, out: &mut d
     };
     let model = Llama::load(folder)?;
     let found = text(path, o.skip)?;
-    let reading = Reading { text: &found, tokens: o.tokens, context: o.context };
-    let sequences = reading.sequences(model.config().positions).map_err(input)?;
-    let text = calibrate::text_digest(&sequences.concat());
+    let sequences = o.sequences(&model, &found)?;
+    let text = calibrate::read_digest(&sequences);
     let source = Source { model: calibrate::model_digest(folder)?, text, tokens: 0 };
     let c = model.config();
     let heads = ScaleHeads { layers: c.layers, kv_heads: c.kv_heads, head_dim: c.head_dim };
     let mut meter = ScaleMeter::new(heads, source).map_err(input)?;
-    let mut bar = o.common.progress().bar("keys and values", sequences.iter().map(|s| s.len() as u64 + 1).sum());
+    let mut bar = o.common.progress().bar("keys and values", sequences.iter().map(|s| s.tokens.len() as u64).sum());
     calibrate::watch(&model, &sequences, &mut meter, |tokens| bar.advance(tokens as u64))?;
     bar.finish();
     let scales = Scales::choose(&meter, percentile).map_err(input)?;

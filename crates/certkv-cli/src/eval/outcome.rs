@@ -10,18 +10,18 @@ pub struct Trial {
     pub task: String,
     /// Its nominal length.
     pub length: usize,
-    /// Bytes of the answer that were right.
+    /// Tokens of the answer that were right.
     pub right: usize,
-    /// Bytes of the answer.
-    pub bytes: usize,
+    /// Tokens of the answer: bytes of models of such.
+    pub tokens: usize,
     /// What the model chose.
     pub answer: String,
 }
 
 impl Trial {
-    /// Whether every byte was right.
+    /// Whether every token was right.
     pub fn correct(&self) -> bool {
-        self.right == self.bytes
+        self.right == self.tokens
     }
 }
 

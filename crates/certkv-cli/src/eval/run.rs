@@ -129,20 +129,19 @@ fn run_model(
     let mut bar = progress.bar(name, work.sum::<usize>() as u64);
     for prompt in &asked.prompts {
         bar.note(&format!("{} {}", prompt.task, prompt.length));
-        let tokens = config.encode(prompt.prompt.as_bytes());
+        let (tokens, truth) = model.tokens().split(prompt.prompt.as_bytes(), prompt.answer.as_bytes())?;
         let (opening, tape) = prefill(model, prefiller.as_mut(), &tokens)?;
         each(plan, &mut lanes, |lane| {
-            let (answered, seconds) = lane.measure(plan, model, &tape, |probe| {
-                score::answer(model, probe, opening, prompt.answer.as_bytes(), plan.judging)
-            })?;
+            let (answered, seconds) =
+                lane.measure(plan, model, &tape, |probe| score::answer(model, probe, opening, &truth, plan.judging))?;
             lane.outcome.gathered.decode_seconds += seconds;
             lane.outcome.trials.push(Trial {
                 id: prompt.id.clone(),
                 task: prompt.task.clone(),
                 length: prompt.length,
                 right: answered.right,
-                bytes: prompt.answer.len(),
-                answer: String::from_utf8_lossy(&answered.text).into_owned(),
+                tokens: truth.len(),
+                answer: model.tokens().decode(&answered.tokens)?,
             });
             Ok(())
         })?;
@@ -151,11 +150,11 @@ fn run_model(
     for window in &asked.windows {
         bar.note(&format!("text {} {}", window.part, window.bytes.len()));
         let (context, scored) = window.bytes.split_at(window.bytes.len() - window.scored);
-        let tokens = config.encode(context);
+        let (tokens, truth) = model.tokens().split(context, scored)?;
         let (opening, tape) = prefill(model, prefiller.as_mut(), &tokens)?;
         each(plan, &mut lanes, |lane| {
             let (bits, seconds) =
-                lane.measure(plan, model, &tape, |probe| score::bits(model, probe, opening, scored))?;
+                lane.measure(plan, model, &tape, |probe| score::bits(model, probe, opening, &truth))?;
             lane.outcome.gathered.decode_seconds += seconds;
             let length = window.bytes.len();
             lane.outcome.text.push(TextTrial { part: window.part.clone(), length, bits, bytes: scored.len() });

@@ -6,7 +6,7 @@ use std::time::Instant;
 /// How an answer is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judging {
-    /// The true answer is the input; it counts when every byte of it is the first choice.
+    /// The true answer is the input; it counts when every token of it is the first choice.
     TeacherForcing,
     /// The model's own choices are the input, until one is wrong.
     Greedy,
@@ -15,10 +15,10 @@ pub enum Judging {
 /// What came of one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered {
-    /// Bytes whose first choice was the true one.
+    /// Tokens whose first choice was the true one.
     pub right: usize,
     /// The model's choices.
-    pub text: Vec<u8>,
+    pub tokens: Vec<u32>,
 }
 
 fn step(model: &Llama, probe: &mut Probe<'_>, token: u32) -> Result<(Vec<f32>, f64), ModelError> {
@@ -27,7 +27,7 @@ fn step(model: &Llama, probe: &mut Probe<'_>, token: u32) -> Result<(Vec<f32>, f
     Ok((logits, start.elapsed().as_secs_f64()))
 }
 
-/// Answers: `opening` is the prompt's last token, which is not in the cache yet, so that already the first byte of the
+/// Answers: `opening` is the prompt's last token, which is not in the cache yet, so that already the first token of the
 /// answer is read off the cache under test. Returns the seconds that the steps took beside what was chosen.
 ///
 /// # Errors
@@ -36,37 +36,37 @@ pub fn answer(
     model: &Llama,
     probe: &mut Probe<'_>,
     opening: u32,
-    truth: &[u8],
+    truth: &[u32],
     judging: Judging,
 ) -> Result<(Answered, f64), ModelError> {
-    let mut answered = Answered { right: 0, text: Vec::new() };
+    let mut answered = Answered { right: 0, tokens: Vec::new() };
     let (mut token, mut seconds) = (opening, 0.0);
-    for &byte in truth {
+    for &next in truth {
         let (logits, took) = step(model, probe, token)?;
         seconds += took;
         let choice = argmax(&logits);
-        answered.text.push(u8::try_from(choice).unwrap_or(b'?'));
-        let right = choice == usize::from(byte);
+        answered.tokens.push(choice as u32);
+        let right = choice == next as usize;
         answered.right += usize::from(right);
         if judging == Judging::Greedy && !right {
             break;
         }
-        token = u32::from(byte);
+        token = next;
     }
     Ok((answered, seconds))
 }
 
-/// Bits that the model needs for `bytes`, of which the first follows `opening`. Returns seconds too.
+/// Bits that the model needs for `tokens`, of which the first follows `opening`. Returns seconds too.
 ///
 /// # Errors
 /// What the model or the cache says.
-pub fn bits(model: &Llama, probe: &mut Probe<'_>, opening: u32, bytes: &[u8]) -> Result<(f64, f64), ModelError> {
+pub fn bits(model: &Llama, probe: &mut Probe<'_>, opening: u32, tokens: &[u32]) -> Result<(f64, f64), ModelError> {
     let (mut token, mut total, mut seconds) = (opening, 0.0, 0.0);
-    for &byte in bytes {
+    for &next in tokens {
         let (logits, took) = step(model, probe, token)?;
         seconds += took;
-        total += surprise(&logits, usize::from(byte));
-        token = u32::from(byte);
+        total += surprise(&logits, next as usize);
+        token = next;
     }
     Ok((total, seconds))
 }

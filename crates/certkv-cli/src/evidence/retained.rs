@@ -128,7 +128,7 @@ fn forced(setup: &Setup, tokens: &[u32], rungs: &[Rung<'_>], choice: Choice) -> 
 
 impl Reference {
     pub(super) fn new(setup: &Setup, text: &[u8]) -> Result<Self, Boxed> {
-        let tokens = setup.config().encode(text);
+        let tokens = setup.encode(text)?;
         let (logits, _) = forced(setup, &tokens, &[], Choice::Dense)?;
         let tops = logits.iter().map(|z| top(z)).collect();
         Ok(Self { tokens, logits, tops })

@@ -82,7 +82,7 @@ fn measure(setup: &Setup, rungs: &[Rung<'_>], told: Told, prompt: &Prompt) -> Re
         blocks.extend(holds.clone());
     }
     let recent = if all || told == Told::Recent { RECENT } else { 0 };
-    let (tokens, answer) = (setup.config().encode(prompt.prompt.as_bytes()), prompt.answer.as_bytes());
+    let (tokens, answer) = (setup.encode(prompt.prompt.as_bytes())?, prompt.answer.as_bytes());
     let cache = Tiered::new(&setup.model, rungs, choice, tokens.len() + answer.len() + BLOCK)?;
     let mut cache = cache.protecting(Protected { blocks, recent });
     let wide = |logits: &[f32]| logits.iter().map(|z| f64::from(*z)).collect::<Vec<f64>>();

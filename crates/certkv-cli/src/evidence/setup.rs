@@ -93,11 +93,16 @@ impl Setup {
             std::fs::read(&path).map_err(|e| CliError::input(format!("cannot read {}: {e}", path.display())))?;
         let text = Text::new(bytes, sizes.calibration - 1)?;
         let model = Llama::load(folder)?;
+        if !model.tokens().are_bytes() {
+            let why =
+                "a sweep answers byte by byte: of a model with a tokenizer `eval` and `calibrate --evidence` tell more";
+            return Err(CliError::Usage(why.into()));
+        }
         let heads = calibrate::heads(model.config(), Pairing::Half);
         let mut gather = Gather::new(calibrate::key_heads(&heads)).map_err(CliError::refused)?;
         let mut meter = Meter::new(heads).map_err(CliError::refused)?;
         let mut bar = progress.bar("calibration", sizes.calibration as u64);
-        let read = [text.calibration()];
+        let read = [model.tokens().encode(text.calibration())?];
         calibrate::watch(&model, &read, &mut Pair(&mut gather, &mut meter), |n| bar.advance(n as u64))?;
         bar.finish();
         let (seen, tokens) = meter.finish().map_err(CliError::refused)?;
@@ -107,6 +112,14 @@ impl Setup {
         let calibration = Arc::new(Calibration::choose(heads, source, rule, seen).map_err(CliError::refused)?);
         let name = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
         Ok(Self { name, model, heads, calibration, gather, text, sizes, seed, threads, progress, assets })
+    }
+
+    /// A text as the model reads it.
+    ///
+    /// # Errors
+    /// What the tokenizer says.
+    pub fn encode(&self, text: &[u8]) -> Result<Vec<u32>, CliError> {
+        Ok(self.model.tokens().encode(text)?)
     }
 
     /// Shape of the model.

@@ -65,7 +65,7 @@ fn races(setup: &Setup) -> Result<Vec<Vec<Contender>>, CliError> {
     let bar = Shared::new(setup, "SmartKV", windows.len());
     // Windows side by side, a thread each.
     let run = |(_, window): &(usize, Window)| -> Result<Vec<Contender>, CliError> {
-        let tokens = m.encode(&window.bytes);
+        let tokens = setup.encode(&window.bytes)?;
         let room = tokens.len() + 64;
         let dense = Config { policy: Policy::Dense, ..Config::new(geometry, room) };
         let mut contenders = vec![Contender::new("dense", dense).map_err(refused)?];

@@ -81,11 +81,11 @@ pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
     let [length, _] = setup.sizes.spherical;
     let windows = setup.windows(Use::Spherical)?;
     // What levels cost is learned where everything is calibrated.
-    let own = calibrate::capture(&setup.model, setup.heads, setup.text.calibration(), |_| ())?;
+    let own = calibrate::capture(&setup.model, setup.heads, &setup.encode(setup.text.calibration())?, |_| ())?;
     let learned = calibrate::measure(&own, &ways, || ()).map_err(CliError::refused)?;
     let (mut held, mut references) = (Vec::new(), Vec::new());
     for (_, window) in &windows {
-        let rows = calibrate::capture(&setup.model, setup.heads, &window.bytes, |_| ())?;
+        let rows = calibrate::capture(&setup.model, setup.heads, &setup.encode(&window.bytes)?, |_| ())?;
         held.push(calibrate::measure(&rows, &ways, || ()).map_err(CliError::refused)?);
         references.push(Reference::new(setup, &window.bytes).map_err(CliError::Internal)?);
     }

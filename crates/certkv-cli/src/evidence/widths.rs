@@ -37,7 +37,7 @@ fn logits(setup: &Setup) -> Result<Vec<Vec<Measured>>, CliError> {
     let mut bar = setup.progress.bar("logits", windows.len() as u64);
     let mut found = Vec::new();
     for (_, window) in &windows {
-        let rows = calibrate::capture(&setup.model, setup.heads, &window.bytes, |_| ())?;
+        let rows = calibrate::capture(&setup.model, setup.heads, &setup.encode(&window.bytes)?, |_| ())?;
         found.push(calibrate::measure(&rows, &ways, || ()).map_err(CliError::refused)?);
         bar.advance(1);
     }

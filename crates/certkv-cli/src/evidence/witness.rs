@@ -190,7 +190,7 @@ struct Answer {
 }
 
 fn answer(setup: &Setup, policy: &Variant<'_>, number: usize, prompt: &Prompt) -> Result<Answer, Boxed> {
-    let tokens = setup.config().encode(prompt.prompt.as_bytes());
+    let tokens = setup.encode(prompt.prompt.as_bytes())?;
     let truth: Vec<u32> = prompt.answer.bytes().map(u32::from).collect();
     let mut cache = Tiered::new(&setup.model, &policy.rungs, policy.choice, tokens.len() + truth.len() + 64 + LONGEST)?;
     let mut last = Vec::new();

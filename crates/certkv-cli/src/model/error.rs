@@ -52,6 +52,15 @@ pub enum ModelError {
         /// The shape in the file.
         found: Vec<usize>,
     },
+    /// The file that says what tokens are is damaged, or missing where one is needed.
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A text has no tokens: what the tokenizer said.
+    Text(String),
     /// A tensor is stored in a type other than F16, BF16 or F32.
     Dtype {
         /// Its name.
@@ -102,6 +111,8 @@ impl fmt::Display for ModelError {
             Self::Shape { tensor, expected, found } => {
                 write!(f, "model: tensor `{tensor}` has shape {found:?}; config.json implies {expected:?}")
             }
+            Self::Tokenizer { path, reason } => write!(f, "model: {} {reason}", path.display()),
+            Self::Text(why) => write!(f, "text: {why}"),
             Self::Dtype { tensor, found } => {
                 write!(f, "model: tensor `{tensor}` is stored as {found}; F16, BF16 and F32 are read")
             }

@@ -207,20 +207,7 @@ mod tests {
     use super::*;
 
     fn config() -> Config {
-        Config {
-            hidden: 4,
-            intermediate: 4,
-            layers: 1,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 2,
-            vocabulary: 4,
-            positions: 64,
-            rope_theta: 1e4,
-            norm_eps: 1e-5,
-            tied: true,
-            bos: 0,
-        }
+        Config::shape(1, 2, 1, 2)
     }
 
     fn fill(tokens: &[usize], change: impl Fn(&mut Flat)) -> Vec<f32> {

@@ -1,9 +1,10 @@
 //! The forward pass. Weights, products, norms and rotation are candle's; attention is the caller's.
 use super::{
     attention::Attention,
-    config::Config,
+    config::{Config, Norm},
     error::ModelError,
     rope::Rope,
+    tokens::Tokens,
     weights::{Weight, Weights},
 };
 use candle_core::{CpuStorage, D, Device, Storage, Tensor};
@@ -25,23 +26,34 @@ pub enum Rows {
     All,
 }
 
+/// A norm's weight, and what it adds where it has a bias.
+struct Normed {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
 struct Layer {
-    attention_norm: Tensor,
+    attention_norm: Normed,
     /// Query, key and value matrices on top of each other, transposed: one product instead of three.
     qkv: Tensor,
+    qkv_bias: Option<Tensor>,
+    /// Norms of every head of queries and of keys.
+    head_norms: Option<[Tensor; 2]>,
     output: Tensor,
-    mlp_norm: Tensor,
+    output_bias: Option<Tensor>,
+    mlp_norm: Normed,
     /// Gate and up matrices on top of each other, transposed.
     gate_up: Tensor,
     down: Tensor,
 }
 
-/// A Llama model, single precision on the CPU.
+/// A model of the Llama family, single precision on the CPU.
 pub struct Llama {
     config: Config,
+    tokens: Tokens,
     embedding: Tensor,
     layers: Vec<Layer>,
-    norm: Tensor,
+    norm: Normed,
     head: Tensor,
     rope: Rope,
 }
@@ -58,48 +70,111 @@ fn stacked(parts: &[&Weight]) -> Result<Tensor, ModelError> {
     Ok(Tensor::from_vec(data, (rows, columns), &Device::Cpu)?.t()?)
 }
 
+/// Several vectors, one behind the other.
+fn joined(parts: &[&Weight]) -> Result<Tensor, ModelError> {
+    let data: Vec<f32> = parts.iter().flat_map(|w| w.data.iter().copied()).collect();
+    let n = data.len();
+    Ok(Tensor::from_vec(data, n, &Device::Cpu)?)
+}
+
+impl Normed {
+    fn load(weights: &Weights, config: &Config, name: &str) -> Result<Self, ModelError> {
+        let get = |part: &str| tensor(weights.get(&format!("{name}.{part}"), &[config.hidden])?);
+        let bias = if config.norm == Norm::Layer { Some(get("bias")?) } else { None };
+        Ok(Self { weight: get("weight")?, bias })
+    }
+
+    fn apply(&self, x: &Tensor, eps: f64) -> Result<Tensor, ModelError> {
+        Ok(match &self.bias {
+            None => ops::rms_norm(x, &self.weight, eps as f32)?,
+            Some(bias) => ops::layer_norm(x, &self.weight, bias, eps as f32)?,
+        })
+    }
+}
+
+impl Layer {
+    fn load(weights: &Weights, config: &Config, layer: usize) -> Result<Self, ModelError> {
+        let (hidden, inner) = (config.hidden, config.intermediate);
+        let (q, kv, dim) = (config.q_width(), config.kv_width(), config.head_dim);
+        let name = |name: &str| format!("model.layers.{layer}.{name}");
+        let get = |part: &str, shape: &[usize]| weights.get(&name(&format!("{part}.weight")), shape);
+        let bias = |part: &str, width: usize| weights.get(&name(&format!("{part}.bias")), &[width]);
+        let mut of = Self {
+            attention_norm: Normed::load(weights, config, &name("input_layernorm"))?,
+            qkv: stacked(&[
+                get("self_attn.q_proj", &[q, hidden])?,
+                get("self_attn.k_proj", &[kv, hidden])?,
+                get("self_attn.v_proj", &[kv, hidden])?,
+            ])?,
+            qkv_bias: None,
+            head_norms: None,
+            output: stacked(&[get("self_attn.o_proj", &[hidden, q])?])?,
+            output_bias: None,
+            mlp_norm: Normed::load(weights, config, &name("post_attention_layernorm"))?,
+            gate_up: stacked(&[get("mlp.gate_proj", &[inner, hidden])?, get("mlp.up_proj", &[inner, hidden])?])?,
+            down: stacked(&[get("mlp.down_proj", &[hidden, inner])?])?,
+        };
+        if config.biases {
+            let parts = [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)];
+            let [q, k, v] = parts.map(|(part, width)| bias(part, width));
+            of.qkv_bias = Some(joined(&[q?, k?, v?])?);
+        }
+        if config.output_bias {
+            of.output_bias = Some(tensor(bias("self_attn.o_proj", hidden)?)?);
+        }
+        if config.head_norms {
+            of.head_norms =
+                Some([tensor(get("self_attn.q_norm", &[dim])?)?, tensor(get("self_attn.k_norm", &[dim])?)?]);
+        }
+        Ok(of)
+    }
+}
+
+fn plus(x: Tensor, bias: Option<&Tensor>) -> Result<Tensor, ModelError> {
+    Ok(bias.map_or(Ok(x.clone()), |bias| x.broadcast_add(bias))?)
+}
+
 impl Llama {
-    /// Loads a folder in the Hugging Face layout: `config.json` and `model.safetensors` (or its shards).
+    /// Loads a folder in the Hugging Face layout: `config.json`, `model.safetensors` (or its shards) and, but for models of bytes, `tokenizer.json`.
     ///
     /// # Errors
     /// [`ModelError`] names the file, field or tensor at fault.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
-        Self::new(Config::read(folder)?, &Weights::read(folder)?)
+        let config = Config::read(folder)?;
+        let tokens = Tokens::read(folder, &config)?;
+        Self::with_tokens(config, tokens, &Weights::read(folder)?)
     }
 
-    /// Assembles a model from its configuration and tensors.
+    /// Assembles a model of bytes from its configuration and tensors.
+    ///
+    /// # Errors
+    /// [`ModelError::Missing`] or [`ModelError::Shape`] for a tensor that does not fit `config`; as [`Tokens::bytes`].
+    pub fn new(config: Config, weights: &Weights) -> Result<Self, ModelError> {
+        let tokens = Tokens::bytes(&config)?;
+        Self::with_tokens(config, tokens, weights)
+    }
+
+    /// Assembles a model.
     ///
     /// # Errors
     /// [`ModelError::Missing`] or [`ModelError::Shape`] for a tensor that does not fit `config`.
-    pub fn new(config: Config, weights: &Weights) -> Result<Self, ModelError> {
-        let (hidden, inner) = (config.hidden, config.intermediate);
-        let (q, kv) = (config.q_width(), config.kv_width());
-        let embed = weights.get("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
+    pub fn with_tokens(config: Config, tokens: Tokens, weights: &Weights) -> Result<Self, ModelError> {
+        let embed = weights.get("model.embed_tokens.weight", &[config.vocabulary, config.hidden])?;
         let embedding = tensor(embed)?;
         let head = if config.tied {
             stacked(&[embed])?
         } else {
-            stacked(&[weights.get("lm_head.weight", &[config.vocabulary, hidden])?])?
+            stacked(&[weights.get("lm_head.weight", &[config.vocabulary, config.hidden])?])?
         };
-        let mut layers = Vec::new();
-        for i in 0..config.layers {
-            let get = |name: &str, shape: &[usize]| weights.get(&format!("model.layers.{i}.{name}.weight"), shape);
-            layers.push(Layer {
-                attention_norm: tensor(get("input_layernorm", &[hidden])?)?,
-                qkv: stacked(&[
-                    get("self_attn.q_proj", &[q, hidden])?,
-                    get("self_attn.k_proj", &[kv, hidden])?,
-                    get("self_attn.v_proj", &[kv, hidden])?,
-                ])?,
-                output: stacked(&[get("self_attn.o_proj", &[hidden, q])?])?,
-                mlp_norm: tensor(get("post_attention_layernorm", &[hidden])?)?,
-                gate_up: stacked(&[get("mlp.gate_proj", &[inner, hidden])?, get("mlp.up_proj", &[inner, hidden])?])?,
-                down: stacked(&[get("mlp.down_proj", &[hidden, inner])?])?,
-            });
-        }
-        let norm = tensor(weights.get("model.norm.weight", &[hidden])?)?;
-        let rope = Rope::new(config.head_dim, config.rope_theta);
-        Ok(Self { config, embedding, layers, norm, head, rope })
+        let layers = (0..config.layers).map(|layer| Layer::load(weights, &config, layer)).collect::<Result<_, _>>()?;
+        let norm = Normed::load(weights, &config, "model.norm")?;
+        let rope = Rope::new(config.rotary, config.rope_theta, config.scaling);
+        Ok(Self { config, tokens, embedding, layers, norm, head, rope })
+    }
+
+    /// From text to tokens and back.
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// The model's numbers.
@@ -125,27 +200,37 @@ impl Llama {
         }
         let mut pass = cache.begin(n)?;
         let (cos, sin) = self.rope.table(start, n);
-        let half = c.head_dim / 2;
+        let half = c.rotary / 2;
         let cos = Tensor::from_vec(cos, (n, half), &Device::Cpu)?;
         let sin = Tensor::from_vec(sin, (n, half), &Device::Cpu)?;
         let ids = Tensor::from_slice(tokens, n, &Device::Cpu)?;
         let mut x = self.embedding.index_select(&ids, 0)?;
         let (q_width, kv_width) = (c.q_width(), c.kv_width());
         for (i, layer) in self.layers.iter().enumerate() {
-            let h = ops::rms_norm(&x, &layer.attention_norm, c.norm_eps as f32)?.matmul(&layer.qkv)?;
-            let rotate = |offset: usize, heads: usize| -> Result<Tensor, ModelError> {
+            let h = plus(layer.attention_norm.apply(&x, c.norm_eps)?.matmul(&layer.qkv)?, layer.qkv_bias.as_ref())?;
+            let rotate = |offset: usize, heads: usize, norm: Option<&Tensor>| -> Result<Tensor, ModelError> {
                 let part = h.narrow(D::Minus1, offset, heads * c.head_dim)?;
-                let part = part.contiguous()?.reshape((1, n, heads, c.head_dim))?;
-                Ok(rotary_emb::rope_thd(&part, &cos, &sin)?.flatten_all()?)
+                let mut part = part.contiguous()?.reshape((1, n, heads, c.head_dim))?;
+                if let Some(norm) = norm {
+                    part = ops::rms_norm(&part, norm, c.norm_eps as f32)?;
+                }
+                if c.rotary == c.head_dim {
+                    return Ok(rotary_emb::rope_thd(&part, &cos, &sin)?.flatten_all()?);
+                }
+                // The rest of the channels knows no position.
+                let turned = part.narrow(D::Minus1, 0, c.rotary)?.contiguous()?;
+                let rest = part.narrow(D::Minus1, c.rotary, c.head_dim - c.rotary)?;
+                Ok(Tensor::cat(&[&rotary_emb::rope_thd(&turned, &cos, &sin)?, &rest], D::Minus1)?.flatten_all()?)
             };
-            let q = rotate(0, c.heads)?;
-            let k = rotate(q_width, c.kv_heads)?;
+            let norms = layer.head_norms.as_ref();
+            let q = rotate(0, c.heads, norms.map(|[q, _]| q))?;
+            let k = rotate(q_width, c.kv_heads, norms.map(|[_, k]| k))?;
             let v = h.narrow(D::Minus1, q_width + kv_width, kv_width)?.contiguous()?.flatten_all()?;
             let mut out = vec![0.0f32; n * q_width];
             with_slices([&k, &v, &q], |[k, v, q]| Ok(pass.attend(i, k, v, q, &mut out)?))?;
             let out = Tensor::from_vec(out, (n, q_width), &Device::Cpu)?;
-            x = (x + out.matmul(&layer.output)?)?;
-            let h = ops::rms_norm(&x, &layer.mlp_norm, c.norm_eps as f32)?.matmul(&layer.gate_up)?;
+            x = (x + plus(out.matmul(&layer.output)?, layer.output_bias.as_ref())?)?;
+            let h = layer.mlp_norm.apply(&x, c.norm_eps)?.matmul(&layer.gate_up)?;
             x = (x + ops::swiglu(&h)?.matmul(&layer.down)?)?;
         }
         pass.finish()?;
@@ -154,7 +239,7 @@ impl Llama {
             Rows::Last => x.narrow(0, n - 1, 1)?,
             Rows::All => x,
         };
-        let logits = ops::rms_norm(&x, &self.norm, c.norm_eps as f32)?.matmul(&self.head)?;
+        let logits = self.norm.apply(&x, c.norm_eps)?.matmul(&self.head)?;
         Ok(logits.flatten_all()?.to_vec1::<f32>()?)
     }
 

@@ -45,8 +45,13 @@ impl Twin {
     /// Rewrites `weights` of a model with `config` in place, rounding to the stored type.
     ///
     /// # Errors
-    /// [`ModelError::Missing`] or [`ModelError::Shape`] when the query or key matrices are not there.
+    /// [`ModelError::Missing`] or [`ModelError::Shape`] when the query or key matrices are not there, [`ModelError::Config`] for a model in which more
+    /// than these decides what a key is.
     pub fn apply(&self, config: &Config, weights: &mut Weights) -> Result<(), ModelError> {
+        if config.biases || config.head_norms || config.rotary != config.head_dim {
+            let reason = "has biases, norms of heads or channels that are not turned: no twin is made of it".into();
+            return Err(ModelError::Config { field: "model_type", reason });
+        }
         let (d, hidden, group) = (config.head_dim, config.hidden, config.heads / config.kv_heads);
         for (layer, head, pair, scale) in self.plan(config) {
             let name = |s: &str| format!("model.layers.{layer}.self_attn.{s}_proj.weight");
