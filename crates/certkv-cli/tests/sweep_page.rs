@@ -213,6 +213,19 @@ fn what_is_shown_is_what_was_promised() {
     };
     assert!(lengths("dense")[0] >= 1.0 && lengths("dense")[1] == 0.0);
     assert_eq!(lengths("TurboQuant 4 bits"), lengths("dense"));
+    // By need heads are unlike; even, none has more than its share.
+    let heads = table(e, "spherical", "A3: heads");
+    for keys in ["TurboQuant 4, 2, drop", "spherical b1, b2, b3, drop"] {
+        let [need, even] = ["by need", "even"].map(|who| {
+            ["bytes", "most", "Gini", "correlation with far attention"]
+                .map(|column| value(heads, &format!("{keys}, {who}"), column))
+        });
+        assert!(need[0] <= 50.0 && need[1] > 50.0 && even[1] <= 50.0, "{keys}: {need:?} {even:?}");
+        assert!(
+            need[2] > even[2] && (0.0..1.0).contains(&even[2]) && need[3].abs() <= 1.0,
+            "{keys}: {need:?} {even:?}"
+        );
+    }
     // Told what the passage is, retention keeps it, within the same bytes.
     let segments = table(e, "spherical", "A4: segments");
     let [blind, told] = ["no segment known", "the retrieved passage protected"]

@@ -2,6 +2,7 @@
 mod codecs;
 pub mod contenders;
 pub mod data;
+mod heads;
 mod heap;
 mod page;
 pub mod plan;

@@ -2,7 +2,7 @@
 use super::{
     Setup,
     data::mean,
-    tiered::{Boxed, Choice, Deeds, Rung, Tiered, VALUES},
+    tiered::{Boxed, Choice, Deeds, HeadUse, Rung, Tiered, VALUES},
 };
 use crate::{
     calibrate::{self, BLOCK, Coding, Measured, TOP, Way, divergence, log_sum, stored_values, top},
@@ -96,6 +96,8 @@ pub(super) struct Moved {
     /// Change of the bits that the text takes, by byte.
     pub(super) bits: f64,
     pub(super) deeds: Deeds,
+    /// By layer and key head.
+    pub(super) heads: Vec<HeadUse>,
 }
 
 impl Moved {
@@ -114,8 +116,13 @@ fn wide(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|z| f64::from(*z)).collect()
 }
 
-/// Runs a text under a policy; logits of the second half.
-fn forced(setup: &Setup, tokens: &[u32], rungs: &[Rung<'_>], choice: Choice) -> Result<(Vec<Vec<f64>>, Deeds), Boxed> {
+/// Runs a text under a policy; logits of the second half, and the cache behind it.
+fn forced<'a>(
+    setup: &'a Setup,
+    tokens: &[u32],
+    rungs: &'a [Rung<'a>],
+    choice: Choice,
+) -> Result<(Vec<Vec<f64>>, Tiered<'a>), Boxed> {
     let mut cache = Tiered::new(&setup.model, rungs, choice, tokens.len())?;
     let mut found = Vec::new();
     cache.feed(tokens, |at, logits| {
@@ -123,7 +130,7 @@ fn forced(setup: &Setup, tokens: &[u32], rungs: &[Rung<'_>], choice: Choice) -> 
             found.push(wide(logits));
         }
     })?;
-    Ok((found, cache.deeds()))
+    Ok((found, cache))
 }
 
 impl Reference {
@@ -136,7 +143,7 @@ impl Reference {
 
     /// What a policy moves.
     pub(super) fn moved(&self, setup: &Setup, rungs: &[Rung<'_>], choice: Choice) -> Result<Moved, Boxed> {
-        let (coded, deeds) = forced(setup, &self.tokens, rungs, choice)?;
+        let (coded, cache) = forced(setup, &self.tokens, rungs, choice)?;
         let drift = self.logits.iter().zip(&coded).map(|(a, b)| divergence(a, b)).collect();
         let kept = |(before, z): (&Vec<usize>, &Vec<f64>)| {
             let after = top(z);
@@ -149,7 +156,8 @@ impl Reference {
             let each = z.iter().zip(next).map(|(z, token)| log_sum(z) - z[*token as usize]);
             each.sum::<f64>() / std::f64::consts::LN_2 / next.len() as f64
         };
-        Ok(Moved { drift, overlap, bits: bits(&coded) - bits(&self.logits), deeds })
+        let bits = bits(&coded) - bits(&self.logits);
+        Ok(Moved { drift, overlap, bits, deeds: cache.deeds(), heads: cache.heads() })
     }
 }
 

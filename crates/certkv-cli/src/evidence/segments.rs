@@ -72,7 +72,7 @@ fn retrieved(prompt: &Prompt) -> RangeInclusive<usize> {
 /// One prompt and its right answer, under retention that was told.
 fn measure(setup: &Setup, rungs: &[Rung<'_>], told: Told, prompt: &Prompt) -> Result<Found, Boxed> {
     let holds = retrieved(prompt);
-    let retained = Choice::Retained { budget: BUDGET, rule: RULE, blind: false };
+    let retained = Choice::Retained { budget: BUDGET, rule: RULE, blind: false, even: false };
     let (choice, all) = (if told == Told::Dense { Choice::Dense } else { retained }, told == Told::All);
     let mut blocks = Vec::new();
     if all || told == Told::Prefix {

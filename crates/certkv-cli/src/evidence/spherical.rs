@@ -2,6 +2,7 @@
 use super::{
     Setup, Use,
     data::{Axis, Cell, Chart, Figure, Line, Point, Section, Series, Show, Table, largest, mean},
+    heads,
     retained::{self, Moved, RULE, Reference, TIERS, Variant, rungs},
     segments,
     tiered::Choice,
@@ -22,7 +23,7 @@ const BUDGETS: [f64; 3] = [76.0, 50.0, 25.0];
 pub(super) const BUDGET: f64 = 50.0;
 
 fn retained(budget: f64, blind: bool) -> Choice {
-    Choice::Retained { budget, rule: RULE, blind }
+    Choice::Retained { budget, rule: RULE, blind, even: false }
 }
 
 /// The joint policy: all tiers and dropping.
@@ -96,6 +97,7 @@ pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
     let (logits, reliable) = logits(setup, &learned, &held);
     let (ablation, frontier) = ablation(setup, &variants, &found);
     let mut tables = vec![logits, ablation, direct(&setup.gather, setup)?];
+    tables.push(heads::table(setup, &references, &ways, &learned, values)?);
     tables.push(segments::table(setup, &ways, &learned, values)?);
     tables.extend(witness::tables(setup, &ways, &learned, values)?);
     Ok(Section {
@@ -111,7 +113,8 @@ pub(super) fn section(setup: &Setup) -> Result<Section, CliError> {
         charts: vec![frontier, reliable],
         tables,
         notes: vec![
-            "A0 is joint; A1 compares scores by table with decoded keys; A2 are joint, keep/drop, tier and decoupled at equal budgets, A3 tiers of all heads alike (everywhere) against joint.".into(),
+            "A0 is joint; A1 compares scores by table with decoded keys; A2 are joint, keep/drop, tier and decoupled at equal budgets, A3 tiers of all heads alike (everywhere) against joint; who has how much is the table \"A3: heads\".".into(),
+            "A3: an even policy may give a head less than its share, as whole blocks go up or down; far attention is what the controller looks at, the last queries of each block.".into(),
             "A4: protected blocks go down last (9.24), and others give way to them. The passage is where the answer stands, which no server knows beforehand: it is the most that knowing segments could bring.".into(),
             "A5, the gate: the share of queries in \"heaviest block certain\" is what any gate could release, as no bound is below the true error. With directions it is near nothing, so a gate holds everything at the top tier: a policy with it is \"angle only: spherical b1 everywhere\".".into(),
             "The proxy of distortion is attention times the share of it that a tier sends elsewhere, by layer, measured where directions were trained; (9.17) with a bound is infinite or near it at these widths and would drop everything.".into(),

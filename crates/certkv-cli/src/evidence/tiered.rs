@@ -38,8 +38,9 @@ pub(super) enum Choice {
     Dense,
     /// All blocks have the first level.
     First,
-    /// Retention within so many bytes of a token, key head and layer; `blind` to what codes do, so that it ranks by attention alone.
-    Retained { budget: f64, rule: RetentionRule, blind: bool },
+    /// Retention within so many bytes of a token, key head and layer; `blind` to what codes do, so that it ranks by attention alone; `even`: every key
+    /// head within these bytes by itself.
+    Retained { budget: f64, rule: RetentionRule, blind: bool, even: bool },
 }
 
 /// What the controller did.
@@ -60,6 +61,18 @@ pub(super) struct Deeds {
     /// Share of blocks at the first level, at the end.
     pub(super) first: f64,
 }
+
+/// What a key head of a layer came to have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct HeadUse {
+    /// Bytes of a token.
+    pub(super) bytes: f64,
+    /// Share of its blocks' masses (9.16) that lies behind the newest [`NEAR`].
+    pub(super) far: f64,
+}
+
+/// Newest full blocks that are near.
+pub(super) const NEAR: usize = 2;
 
 /// Blocks that retention is told to hold above others.
 #[derive(Debug, Clone, Default)]
@@ -168,6 +181,21 @@ impl<'a> Tiered<'a> {
         kept as f64 / count.max(1) as f64
     }
 
+    /// What every key head has, layer by layer; of masses, what [`Choice::Retained`] looks at.
+    pub(super) fn heads(&self) -> Vec<HeadUse> {
+        let full = crate::model::Attention::length(&self.cache) / BLOCK;
+        let of = |(levels, masses): (&[[u32; 2]], &[f64])| {
+            let bytes = levels[..full].iter().filter_map(|[level, _]| self.rungs.get(*level as usize)).map(|r| r.bytes);
+            let (far, all) =
+                (masses[..full.saturating_sub(NEAR)].iter().sum::<f64>(), masses[..full].iter().sum::<f64>());
+            HeadUse { bytes: bytes.sum::<f64>() / full.max(1) as f64, far: far / all.max(f64::MIN_POSITIVE) }
+        };
+        if self.most == 0 {
+            return Vec::new();
+        }
+        self.levels.chunks(self.most).zip(self.masses.chunks(self.most)).map(of).collect()
+    }
+
     /// What was done so far.
     pub(super) fn deeds(&self) -> Deeds {
         self.deeds
@@ -206,9 +234,9 @@ impl<'a> Tiered<'a> {
             let coded: Vec<f32> = coded.iter().map(|x| *x as f32).collect();
             self.cache.replace_values(layer, head, from, &coded);
         }
-        if let Choice::Retained { budget, blind, .. } = self.choice {
+        if let Choice::Retained { budget, blind, even, .. } = self.choice {
             self.look(block, queries);
-            self.decide(block, budget, blind)?;
+            self.decide(block, budget, blind, even)?;
         }
         for head in 0..layers * kv_heads {
             let item = head * self.most + block;
@@ -261,7 +289,7 @@ impl<'a> Tiered<'a> {
         });
     }
 
-    fn decide(&mut self, block: usize, budget: f64, blind: bool) -> Result<(), Boxed> {
+    fn decide(&mut self, block: usize, budget: f64, blind: bool, even: bool) -> Result<(), Boxed> {
         let Some(retention) = &mut self.retention else { return Ok(()) };
         let (levels, most) = (self.rungs.len(), self.most);
         let (mut cost, mut loss) = (vec![0.0; self.masses.len() * levels], vec![0.0; self.masses.len() * levels]);
@@ -289,7 +317,10 @@ impl<'a> Tiered<'a> {
             held.insert(item);
         });
         retention.protect(held);
-        let limits = Limits { budget: budget * (items * BLOCK) as f64, layers: &[], heads: &[] };
+        let of_head = budget * ((block + 1) * BLOCK) as f64;
+        let names = (0..self.masses.len() / most).map(|at| ((at / kv_heads) as u32, (at % kv_heads) as u32));
+        let heads: Vec<((u32, u32), f64)> = names.filter(|_| even).map(|name| (name, of_head)).collect();
+        let limits = Limits { budget: budget * (items * BLOCK) as f64, layers: &[], heads: &heads };
         let done = retention.update(&cost, &loss, &limits, None)?;
         self.deeds.held += items as u64;
         self.deeds.forced += done.forced as u64;

@@ -50,7 +50,7 @@ pub(super) fn tables(
     }
     let restless = |name: &str, rule| Variant {
         name: name.into(),
-        choice: Choice::Retained { budget: BUDGET, rule, blind: false },
+        choice: Choice::Retained { budget: BUDGET, rule, blind: false, even: false },
         ..joint(ways, learned, values, BUDGET)
     };
     let swings = [restless("joint, with", RULE), restless("joint, without", RESTLESS)];
