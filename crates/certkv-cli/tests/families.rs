@@ -250,6 +250,14 @@ fn a_tokenizer_of_the_folder_says_what_tokens_are() {
     // A word that goes on is another token: it belongs to the rest.
     assert_eq!(tokens.split(b"the ra", b"in").unwrap(), (vec![0, 2, 10], vec![3]));
 
+    // What a tokenizer leaves out cannot be asked for.
+    let mut stripping = tokenizer();
+    stripping["normalizer"] = json!({"type": "Strip", "strip_left": false, "strip_right": true});
+    std::fs::write(folder.join("tokenizer.json"), stripping.to_string()).unwrap();
+    let nothing = Llama::load(&folder).unwrap().tokens().split(b"the rain", b" ").unwrap_err().to_string();
+    assert!(nothing.contains("adds no token"), "{nothing}");
+    std::fs::write(folder.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+
     let text = folder.join("text.txt");
     std::fs::write(&text, "the rain in Spain stays mainly on the plain.\n".repeat(60)).unwrap();
     let out = folder.join("calibration");

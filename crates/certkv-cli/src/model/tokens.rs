@@ -114,11 +114,17 @@ impl Tokens {
     /// that both are part of belongs to the rest.
     ///
     /// # Errors
-    /// As [`Tokens::of`].
+    /// As [`Tokens::of`]; [`ModelError::Text`] too where `rest` adds no token, so that there would be nothing to answer.
     pub fn split(&self, context: &[u8], rest: &[u8]) -> Result<(Vec<u32>, Vec<u32>), ModelError> {
         let (before, mut whole) = (self.encode(context)?, self.encode(&[context, rest].concat())?);
         let same = before.iter().zip(&whole).take_while(|(a, b)| a == b).count();
         let behind = whole.split_off(same);
+        if behind.is_empty() && !rest.is_empty() {
+            return Err(ModelError::Text(format!(
+                "{:?} adds no token to what stands before it",
+                String::from_utf8_lossy(rest)
+            )));
+        }
         Ok((whole, behind))
     }
 
