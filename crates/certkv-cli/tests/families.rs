@@ -1,6 +1,12 @@
 //! Every kind of model that is computed, drawn at random, against a plain forward pass in double precision; and models with a tokenizer through the program.
 #![forbid(unsafe_code)]
-use certkv_cli::model::{Config, Llama, Rows, Tokens, config::Norm, flat::Flat, rope::Rope, weights::Weights};
+use certkv_cli::model::{
+    Config, Llama, Rows, Tokens,
+    config::Norm,
+    flat::Flat,
+    rope::{Rope, Scaling},
+    weights::Weights,
+};
 use certkv_cli::run;
 use certkv_testkit::generate::Rng;
 use safetensors::{Dtype, tensor::TensorView};
@@ -191,8 +197,15 @@ fn every_family_computes_what_its_configuration_says() {
         };
         assert!(off(&expected) < 2e-4, "{kind} {more}: off by {}", off(&expected));
         // Without what tells it from a Llama it is another model.
-        let plain =
-            Config { biases: false, head_norms: false, rotary: *dim, norm: Norm::Rms, ..model.config().clone() };
+        let plain = Config {
+            biases: false,
+            output_bias: false,
+            head_norms: false,
+            rotary: *dim,
+            scaling: Scaling::None,
+            norm: Norm::Rms,
+            ..model.config().clone()
+        };
         if plain != *model.config() {
             assert!(off(&Plain { config: &plain, weights: &weights }.logits(&tokens)) > 0.01, "{kind} {more}");
         }
