@@ -30,7 +30,7 @@ impl Trial {
 pub struct TextTrial {
     /// Part of the text.
     pub part: String,
-    /// Tokens of the window.
+    /// Bytes of the window.
     pub length: usize,
     /// Bits needed.
     pub bits: f64,

@@ -6,7 +6,7 @@ use super::{
     retained::{RULE, TIERS, rungs},
     setup::NEEDLES,
     spherical::{BUDGET, Shared},
-    tiered::{Boxed, Choice, Protected, Rung, Tiered},
+    tiered::{Boxed, Choice, Protected, RECENT, Rung, Tiered},
 };
 use crate::{
     calibrate::{BLOCK, Measured, Way, divergence},
@@ -16,9 +16,6 @@ use crate::{
 };
 use core::ops::RangeInclusive;
 use rayon::prelude::*;
-
-/// Newest full blocks that count as recent.
-const RECENT: usize = 2;
 
 /// What is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

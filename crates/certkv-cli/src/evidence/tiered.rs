@@ -67,12 +67,12 @@ pub(super) struct Deeds {
 pub(super) struct HeadUse {
     /// Bytes of a token.
     pub(super) bytes: f64,
-    /// Share of its blocks' masses (9.16) that lies behind the newest [`NEAR`].
+    /// Share of its blocks' masses (9.16) that lies behind the newest [`RECENT`].
     pub(super) far: f64,
 }
 
-/// Newest full blocks that are near.
-pub(super) const NEAR: usize = 2;
+/// Newest full blocks that count as recent.
+pub(super) const RECENT: usize = 2;
 
 /// Blocks that retention is told to hold above others.
 #[derive(Debug, Clone, Default)]
@@ -187,7 +187,7 @@ impl<'a> Tiered<'a> {
         let of = |(levels, masses): (&[[u32; 2]], &[f64])| {
             let bytes = levels[..full].iter().filter_map(|[level, _]| self.rungs.get(*level as usize)).map(|r| r.bytes);
             let (far, all) =
-                (masses[..full.saturating_sub(NEAR)].iter().sum::<f64>(), masses[..full].iter().sum::<f64>());
+                (masses[..full.saturating_sub(RECENT)].iter().sum::<f64>(), masses[..full].iter().sum::<f64>());
             HeadUse { bytes: bytes.sum::<f64>() / full.max(1) as f64, far: far / all.max(f64::MIN_POSITIVE) }
         };
         if self.most == 0 {

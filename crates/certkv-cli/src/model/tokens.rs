@@ -20,7 +20,7 @@ pub enum Tokens {
 pub struct Tokenized {
     /// Its tokens, without what begins a text.
     pub tokens: Vec<u32>,
-    /// How many bytes the tokens up to and with each have.
+    /// How many bytes the tokens up to and with each have; of a text that is not UTF-8 about so many, and never more than there are.
     pub ends: Vec<usize>,
 }
 
@@ -35,10 +35,7 @@ impl Tokens {
     pub fn read(folder: &Path, config: &Config) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer.json");
         if !path.exists() {
-            return Self::bytes(config).map_err(|e| match e {
-                ModelError::Tokenizer { reason, .. } => ModelError::Tokenizer { path, reason },
-                other => other,
-            });
+            return Self::bytes(config);
         }
         // Truncation and padding are for batches of a fixed length; what is read here is read whole.
         let whole = Tokenizer::from_file(&path).and_then(|mut tokenizer| {
