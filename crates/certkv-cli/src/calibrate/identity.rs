@@ -1,5 +1,4 @@
 //! What a calibration remembers of the model and the text: digests of their bytes.
-use super::run::Sequence;
 use crate::model::{ModelError, weights::weight_files};
 use std::path::Path;
 
@@ -22,16 +21,11 @@ pub fn model_digest(folder: &Path) -> Result<[u8; 32], ModelError> {
     Ok(hasher.finalize().into())
 }
 
-/// Digest of the bytes that were read.
-pub fn text_digest(text: &[u8]) -> [u8; 32] {
-    blake3::hash(text).into()
-}
-
-/// The same of sequences.
-pub fn read_digest(sequences: &[Sequence<'_>]) -> [u8; 32] {
+/// Digest of the bytes that were read, part by part.
+pub fn text_digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    for sequence in sequences {
-        hasher.update(sequence.text);
+    for part in parts {
+        hasher.update(part);
     }
     hasher.finalize().into()
 }

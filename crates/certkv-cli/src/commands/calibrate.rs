@@ -255,7 +255,7 @@ fn observe(
     let mut bar = o.common.progress().bar("calibrate", total as u64);
     let (seen, tokens) = calibrate::observe(model, heads, &sequences, |tokens| bar.advance(tokens as u64))?;
     bar.finish();
-    let digest = calibrate::read_digest(&sequences);
+    let digest = calibrate::text_digest(sequences.iter().map(|s| s.text));
     let source = Source { model: calibrate::model_digest(folder)?, text: digest, tokens };
     let found = Calibration::choose(heads, source, o.rule(&heads, bits), seen).map_err(input)?;
     Ok((found, sequences.iter().map(|s| s.text.len()).sum()))

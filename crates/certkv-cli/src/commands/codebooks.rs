@@ -50,7 +50,7 @@ fn read(o: &Options, folder: &Path, model: &Llama, path: &Path, beside: Option<&
         Some(meter) => calibrate::watch(model, &sequences, &mut Pair(&mut gather, meter), done)?,
     }
     bar.finish();
-    let (text, tokens) = (calibrate::read_digest(&sequences), gather.tokens());
+    let (text, tokens) = (calibrate::text_digest(sequences.iter().map(|s| s.text)), gather.tokens());
     let bytes = sequences.iter().map(|s| s.text.len()).sum();
     let source = Source { model: calibrate::model_digest(folder)?, text, tokens };
     Ok(Read { heads, gather, source, bytes })

@@ -27,7 +27,7 @@ pub(super) fn calibrate(o: &Options, folder: &Path, percentile: f64, out: &mut d
     let model = Llama::load(folder)?;
     let found = text(path, o.skip)?;
     let sequences = o.sequences(&model, &found)?;
-    let text = calibrate::read_digest(&sequences);
+    let text = calibrate::text_digest(sequences.iter().map(|s| s.text));
     let source = Source { model: calibrate::model_digest(folder)?, text, tokens: 0 };
     let c = model.config();
     let heads = ScaleHeads { layers: c.layers, kv_heads: c.kv_heads, head_dim: c.head_dim };

@@ -63,7 +63,8 @@ pub(super) fn table(
     let mut columns = vec![("bytes", Show::Fixed(1)), ("drift, nats", Show::Fixed(4))];
     columns.extend([("least of a head", Show::Fixed(1)), ("most", Show::Fixed(1)), ("Gini", Show::Fixed(3))]);
     columns.extend(
-        ["heads below half", "to the budget", "to 1.5 of it", "to 2", "above"].map(|name| (name, Show::Fixed(1))),
+        ["heads to half the budget", "to all of it", "to 1.5 of it", "to 2", "above"]
+            .map(|name| (name, Show::Fixed(1))),
     );
     columns.push(("correlation with far attention", Show::Fixed(2)));
     let title = format!("A3: heads, {BUDGET} bytes, {} of them", setup.heads.layers * setup.heads.kv_heads);

@@ -107,7 +107,7 @@ impl Setup {
         bar.finish();
         let (seen, tokens) = meter.finish().map_err(CliError::refused)?;
         let digest = calibrate::model_digest(folder)?;
-        let source = Source { model: digest, text: calibrate::text_digest(text.calibration()), tokens };
+        let source = Source { model: digest, text: calibrate::text_digest([text.calibration()]), tokens };
         let rule = Rule::new(3 * heads.pairs());
         let calibration = Arc::new(Calibration::choose(heads, source, rule, seen).map_err(CliError::refused)?);
         let name = folder.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
