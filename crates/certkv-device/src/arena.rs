@@ -241,7 +241,7 @@ impl Arena {
     ///
     /// # Errors
     /// As for `poison`.
-    pub fn scrub(&self, slot: u32) -> Result<(), DeviceError> {
+    pub fn erase(&self, slot: u32) -> Result<(), DeviceError> {
         self.fill(slot, 0)
     }
 

@@ -96,6 +96,11 @@ impl ReadGuard {
         self.0.typed()
     }
 
+    /// Bytes of the slot that are not zero: 0 of one that was erased.
+    pub fn residue(&self) -> usize {
+        self.bytes().iter().filter(|byte| **byte != 0).count()
+    }
+
     /// The slot.
     pub fn slot(&self) -> u32 {
         self.0.slot

@@ -32,6 +32,6 @@ pub use error::{Access, ArenaId, DeviceError, Held};
 pub use eventfd::EventFd;
 pub use fence::Fence;
 pub use guard::{ReadGuard, WriteGuard};
-pub use memory::HostMemory;
+pub use memory::{HostMemory, erased};
 pub use sim::{CheckReport, Mode, SimDevice, SimOptions};
 pub use stream::Stream;

@@ -22,6 +22,28 @@ pub unsafe trait HostMemory: Send + Sync + fmt::Debug {
     unsafe fn free(&self, memory: NonNull<u8>, bytes: usize, align: usize);
 }
 
+/// The same memory, all of which is overwritten with zeroes before it goes back.
+pub fn erased(source: Arc<dyn HostMemory>) -> Arc<dyn HostMemory> {
+    Arc::new(Erased(source))
+}
+
+#[derive(Debug)]
+struct Erased(Arc<dyn HostMemory>);
+
+// SAFETY: both calls are those of a source that promises the same.
+unsafe impl HostMemory for Erased {
+    fn allocate(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.0.allocate(bytes, align)
+    }
+
+    unsafe fn free(&self, memory: NonNull<u8>, bytes: usize, align: usize) {
+        // SAFETY: the caller's promise: `bytes` bytes that `allocate` gave, and that nobody uses any more.
+        unsafe { memory.as_ptr().write_bytes(0, bytes) };
+        // SAFETY: the caller's promise is about the source's memory.
+        unsafe { self.0.free(memory, bytes, align) };
+    }
+}
+
 #[derive(Debug)]
 enum Owner {
     System { raw: NonNull<u8>, layout: Layout },
@@ -96,6 +118,8 @@ mod tests {
     #[derive(Debug, Default)]
     struct Dirty {
         given: Mutex<Vec<(usize, usize)>>,
+        /// Bytes that were not zero in what went back.
+        left: Mutex<usize>,
         refuses: bool,
         skew: usize,
     }
@@ -126,6 +150,10 @@ mod tests {
             let mut given = self.given.lock().unwrap();
             let at = given.iter().position(|seen| *seen == (memory.addr().get(), bytes)).expect("given before");
             given.swap_remove(at);
+            // SAFETY: from `allocate`, with as many bytes, all of which were written then.
+            let bytes = unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) };
+            *self.left.lock().unwrap() += bytes.iter().filter(|byte| **byte != 0).count();
+            let bytes = bytes.len();
             // SAFETY: from `allocate`, with the same layout, once.
             unsafe { dealloc(memory.sub(self.skew).as_ptr(), Self::layout(bytes, align)) }
         }
@@ -145,6 +173,15 @@ mod tests {
         }
         drop(arena);
         assert!(source.given.lock().unwrap().is_empty());
+        for (memory, left) in [(source.clone() as Arc<dyn HostMemory>, 100), (erased(source.clone()), 0)] {
+            *source.left.lock().unwrap() = 0;
+            let device = SimDevice::with_memory(SimOptions::default(), Some(memory));
+            let arena = device.arena("pages", 3, 100).unwrap();
+            arena.write(1, &device.host()).unwrap().bytes_mut().fill(7);
+            drop(arena);
+            assert!(source.given.lock().unwrap().is_empty());
+            assert_eq!(*source.left.lock().unwrap(), left, "what it had goes back with it, or does not");
+        }
         for (refuses, skew) in [(true, 0), (false, 16)] {
             let source = Arc::new(Dirty { refuses, skew, ..Dirty::default() });
             let device =

@@ -296,7 +296,7 @@ fn tags_tell_owners_apart() {
         let copied = device.copy(&stream, Src { expect, ..src(&arena, 0, 0..8) }, dst(&arena, 1, 0));
         assert!(copied.and_then(|()| stream.synchronize()).is_err());
         stream.synchronize().unwrap();
-        arena.scrub(0).unwrap();
+        arena.erase(0).unwrap();
         assert_eq!(arena.tag(0), Ok(UNTAGGED));
     }
 }

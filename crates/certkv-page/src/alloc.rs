@@ -1,5 +1,5 @@
 //! The slab of slot indices of one page class: allocation, references, retirement.
-use crate::books::Books;
+use crate::books::{Books, List};
 use crate::error::PageError;
 use crate::stamp::Stamp;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +69,17 @@ impl PageAllocator {
     /// [`PageError::TooManyPages`], [`PageError::OutOfMemory`].
     pub fn create(capacity: usize) -> Result<Self, PageError> {
         Self::create_at(capacity, FIRST_GENERATION)
+    }
+
+    /// As [`create`](Self::create), where a page that was given up is handed out again only when [`erase`](Self::erase) has seen to it.
+    /// Until then it counts as retiring.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_erased(capacity: usize) -> Result<Self, PageError> {
+        let pages = Self::create(capacity)?;
+        pages.shared.books.lock().soiled = Some(List::EMPTY);
+        Ok(pages)
     }
 
     /// As [`create`](Self::create), with slots that are already at `generation`: tests reach the last one this way.
@@ -166,7 +177,7 @@ impl PageAllocator {
 
     #[inline(always)]
     fn require(&self, books: &Books, asked: usize) -> Result<(), PageError> {
-        let (free, retiring) = (books.free.len, books.retiring.len + books.detached);
+        let (free, retiring) = (books.free.len, books.returning());
         if asked <= free {
             Ok(())
         } else {
@@ -181,7 +192,7 @@ impl PageAllocator {
             return Err(PageError::Exhausted {
                 asked: 1,
                 free: 0,
-                retiring: books.retiring.len,
+                retiring: books.returning(),
                 capacity: self.capacity(),
             });
         };
@@ -341,7 +352,7 @@ impl PageAllocator {
     #[inline(always)]
     fn settle(books: &mut Books, index: u32, state: State) -> bool {
         match state {
-            State::Free => books.free.push_front(&mut books.slots, index),
+            State::Free => books.soiled.as_mut().unwrap_or(&mut books.free).push_front(&mut books.slots, index),
             // Out of generations: a slot lost for good is better than an id that means two pages.
             State::Worn => books.worn += 1,
             _ => return false,

@@ -74,8 +74,12 @@ pub(crate) struct Books {
     pub(crate) free: List,
     /// Oldest first.
     pub(crate) retiring: List,
+    /// Free pages that hold what their last owners left; `None` where nobody erases it, and they are free like all others.
+    pub(crate) soiled: Option<List>,
     /// Retiring pages that a running `reclaim` has taken off the queue.
     pub(crate) detached: usize,
+    /// Soiled pages that a running `erase` has taken off their list.
+    pub(crate) erasing: usize,
     pub(crate) live: usize,
     pub(crate) worn: usize,
 }
@@ -94,7 +98,17 @@ impl Books {
             0 => List::EMPTY,
             n => List { head: 0, tail: n - 1, len: n as usize },
         };
-        Ok(Self { slots, free, retiring: List::EMPTY, detached: 0, live: 0, worn: 0 })
+        Ok(Self { slots, free, retiring: List::EMPTY, soiled: None, detached: 0, erasing: 0, live: 0, worn: 0 })
+    }
+
+    /// Pages on their way back that no allocation can have yet.
+    pub(crate) fn returning(&self) -> usize {
+        self.retiring.len + self.detached + self.to_be_erased()
+    }
+
+    /// Those of them that nobody holds any more.
+    pub(crate) fn to_be_erased(&self) -> usize {
+        self.soiled.map_or(0, |soiled| soiled.len) + self.erasing
     }
 
     /// Queues a retiring slot behind `stamp`.

@@ -80,12 +80,7 @@ impl PageAllocator {
     pub fn check(&self) -> Result<Counts, Violation> {
         let books = self.shared.books.lock();
         let capacity = self.capacity();
-        let counts = Counts {
-            free: books.free.len,
-            live: books.live,
-            retiring: books.retiring.len + books.detached,
-            worn: books.worn,
-        };
+        let counts = Counts { free: books.free.len, live: books.live, retiring: books.returning(), worn: books.worn };
         if counts.sum() != capacity {
             return Err(Violation::Conservation { counts, capacity });
         }
@@ -100,6 +95,7 @@ impl PageAllocator {
         // states over all slots to know that no slot is in two lists, and none in no list.
         walk(&books, books.free, member(State::Free))?;
         walk(&books, books.retiring, member(State::Retiring))?;
+        books.soiled.map_or(Ok(()), |soiled| walk(&books, soiled, member(State::Free)))?;
         let mut found = Counts::default();
         for index in 0..capacity as u32 {
             let (Snapshot { state, pins, moving, .. }, references) = page(index);
@@ -120,6 +116,9 @@ impl PageAllocator {
                 return Err(Violation::Held { index, state, pins, references });
             }
         }
-        if found == counts { Ok(counts) } else { Err(Violation::Lost { found, booked: counts }) }
+        // What is to be erased is free, but not yet to be had.
+        let erased = books.to_be_erased();
+        let booked = Counts { free: counts.free + erased, retiring: counts.retiring - erased, ..counts };
+        if found == booked { Ok(counts) } else { Err(Violation::Lost { found, booked }) }
     }
 }

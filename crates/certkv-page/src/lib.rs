@@ -36,6 +36,7 @@ pub mod word;
 
 mod books;
 mod check;
+mod erase;
 mod fork;
 mod inspect;
 mod level;

@@ -194,6 +194,63 @@ fn two_reclaims_free_each_page_once() {
     });
 }
 
+/// Gives back what is due and erases it: what the page held, and whether it was this thread that did so.
+fn wipe(pages: &PageAllocator, rows: &AtomicU32, busy: &AtomicBool) -> usize {
+    pages.reclaim(&mut |_| true);
+    pages.erase(&mut |_| {
+        assert!(!busy.swap(true, Relaxed), "erased beside somebody");
+        rows.store(0, Relaxed);
+        busy.store(false, Relaxed);
+        true
+    })
+}
+
+#[test]
+fn a_page_is_erased_behind_its_readers() {
+    loom::model(|| {
+        let pages = PageAllocator::create_erased(1).unwrap();
+        let (rows, busy) = (Arc::new(AtomicU32::new(1)), Arc::new(AtomicBool::new(false)));
+        let id = packed(&pages);
+        let lease = pages.lease(id).unwrap();
+        let reader = {
+            let (rows, busy) = (rows.clone(), busy.clone());
+            thread::spawn(move || {
+                assert!(!busy.swap(true, Relaxed), "read beside an eraser");
+                assert_eq!(rows.load(Relaxed), 1, "erased under a reader");
+                busy.store(false, Relaxed);
+                drop(lease);
+            })
+        };
+        last_reference_gone(&pages, id);
+        pages.retire(id, Stamp(1)).unwrap();
+        let early = wipe(&pages, &rows, &busy);
+        reader.join().unwrap();
+        assert_eq!(early + wipe(&pages, &rows, &busy), 1);
+        assert_eq!((pages.check().unwrap().free, rows.load(Relaxed)), (1, 0));
+    });
+}
+
+#[test]
+fn two_erasers_and_an_owner_are_never_at_one_page() {
+    loom::model(|| {
+        let pages = PageAllocator::create_erased(1).unwrap();
+        let (rows, busy) = (Arc::new(AtomicU32::new(1)), Arc::new(AtomicBool::new(false)));
+        let id = pages.allocate().unwrap();
+        assert_eq!(pages.give_back(id), Ok(true));
+        let other = {
+            let (pages, rows, busy) = (pages.clone(), rows.clone(), busy.clone());
+            thread::spawn(move || wipe(&pages, &rows, &busy))
+        };
+        let mine = wipe(&pages, &rows, &busy);
+        if let Ok(next) = pages.allocate() {
+            assert!(!busy.swap(true, Relaxed), "handed out while it is erased");
+            assert_eq!((rows.load(Relaxed), next.generation), (0, id.generation + 1));
+            busy.store(false, Relaxed);
+        }
+        assert_eq!(mine + other.join().unwrap(), 1, "once");
+    });
+}
+
 /// The control: loom must find the reader under the mover.
 #[test]
 #[should_panic(expected = "read under a mover")]

@@ -133,6 +133,11 @@ impl Pools {
         self.classes().map(|class| self.of(class).reclaim(passed)).sum()
     }
 
+    /// [`PageAllocator::erase`] on each; returns how many pages were erased.
+    pub fn erase(&self, wipe: &mut dyn FnMut(PageRef) -> bool) -> usize {
+        self.classes().map(|class| self.of(class).erase(&mut |id| wipe(PageRef { class, id }))).sum()
+    }
+
     /// Gives up one reference and, if it was the last, retires the page behind `stamp`. For pages whose only owner is
     /// the caller; shared ones go through [`Dropped`], which takes the stamp after the release.
     pub(crate) fn give_up(&self, page: PageRef, stamp: Stamp) -> Result<(), PageError> {

@@ -113,7 +113,9 @@ impl Cache {
         for (class, bytes) in CLASSES.into_iter().zip(sizes.reserved()) {
             ledger.reserve(class, bytes)?;
         }
-        let device = SimDevice::with_memory(config.device, config.memory.clone());
+        let memory = config.memory.clone();
+        let memory = if config.erase { memory.map(certkv_device::erased) } else { memory };
+        let device = SimDevice::with_memory(config.device, memory);
         let sequence_bytes = sizes.sequence_bytes();
         let shape = seal::digest(format!("{:?}", config.geometry).as_bytes());
         let spill =
@@ -283,7 +285,7 @@ impl Cache {
             self.join_lane()?;
             let mut tables = Vec::with_capacity(self.groups.len());
             for (index, (group, table)) in self.groups.iter().zip(&parent.tables).enumerate() {
-                group.pools.reclaim(&mut |stamp| self.passed(stamp));
+                self.reclaim(group);
                 let (fork, copies) = table.fork().map_err(Error::from_table)?;
                 // The table is dropped, and its pages retired, if a copy or a later table fails.
                 tables.push(fork);
@@ -329,7 +331,7 @@ impl Cache {
             let dropped = table.release();
             self.forget_promoted(group, &dropped);
             dropped.retire(|| self.stamp())?;
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
         }
         self.sweep_all();
         Ok(())
@@ -351,7 +353,7 @@ impl Cache {
         policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
         let mut turn = self.turn.lock();
         for group in &self.groups {
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
         }
         self.tend();
         loop {
@@ -427,7 +429,7 @@ impl Cache {
             self.sweep_all();
         }
         let live = |group: &Group| {
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
             group.pools.classes().map(|class| group.pools.of(class).counts().live).sum::<usize>()
         };
         self.groups.iter().map(live).sum()

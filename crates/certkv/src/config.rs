@@ -109,6 +109,15 @@ pub struct Config {
     /// Where originals of live sequences go that host memory has no room for. `None`: all of them have their room there. Those of layers
     /// with a window stay, as their windows bound them.
     pub spill: Option<Spill>,
+    /// Whether what sequences leave in memory is overwritten with zeroes: pages of codes and of originals, on the device, on the host and
+    /// swapped out, and sides copied to scratch. A page is erased before it is handed out again. What a sequence had that is released, cut or swapped out
+    /// is erased before that call returns, as far as no step reads it any more; the open block's scratch page once it is full with the next step.
+    /// Blocks that cached prefixes keep stay, rows behind a cut stay in a block that stays open, records in a store until it has deleted them, and buffers
+    /// that a call works in until the next one needs them.
+    ///
+    /// For servers whose tenants must not find each other's data in a dump of memory. Nobody is ever given what a page's owner has not
+    /// written, with or without it. Costs a write of each page's bytes when it is given up.
+    pub erase: bool,
     /// Where pages, open blocks, originals and scratch lie; `None` for memory of the system, which is mapped when first touched. Another is
     /// touched when the cache is made.
     pub memory: Option<Arc<dyn HostMemory>>,
@@ -145,6 +154,7 @@ impl Config {
             move_events: 0,
             swap_tokens: 0,
             spill: None,
+            erase: false,
             memory: None,
             device: SimOptions::default(),
         }

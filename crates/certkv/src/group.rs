@@ -11,14 +11,14 @@ use crate::levels::Lower;
 use crate::save::header::GroupKind;
 use crate::seal::{Seal, format_id};
 use crate::sizes::GroupSizes;
-use crate::{Config, Error, fixed};
+use crate::{Config, Error, erase, fixed};
 use certkv_codec::{FixedScales, KeyMetric};
 use certkv_control::scales::Scales;
 use certkv_core::{Geometry, PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
 use certkv_page::prefix::GroupShape;
-use certkv_page::{BlockEntry, BlockTable, PageAllocator, Pools, TableError, Window};
+use certkv_page::{BlockEntry, BlockTable, Pools, TableError, Window};
 use certkv_tier::Scratch;
 use certkv_tier::spill::map::Residency;
 use core::ops::Range;
@@ -86,7 +86,7 @@ impl Group {
         let lower = lower.collect::<Result<Vec<_>, Error>>()?;
         let formats = core::iter::once(&sizes.layout).chain(sizes.lower.iter().map(|level| &level.layout));
         let formats = formats.map(format_id).collect();
-        let levels = sizes.lower.iter().map(|level| PageAllocator::create(level.pages));
+        let levels = sizes.lower.iter().map(|level| erase::pages(config.erase, level.pages));
         let levels = levels.collect::<Result<Vec<_>, _>>()?.into();
         Ok(Self {
             lower,
@@ -105,17 +105,17 @@ impl Group {
                 Some(frames) => device.arena("host", frames.slots, sizes.original_bytes)?,
                 None => arena("host", sizes.host_pages, sizes.original_bytes)?,
             },
-            residency: sizes.residency()?,
+            residency: sizes.residency(config.erase)?,
             swap: match sizes.swap_pages {
                 0 => None,
                 pages => Some(arena("swap", pages, sizes.page_bytes)?),
             },
             scratch: sizes.scratch.map(|sides| Scratch::new(device, sides)).transpose()?,
             pools: Pools {
-                host: PageAllocator::create(sizes.host_pages)?,
-                packed: PageAllocator::create(sizes.packed_pages)?,
-                tail: PageAllocator::create(sizes.tail_pages)?,
-                swap: PageAllocator::create(sizes.swap_pages)?,
+                host: erase::pages(config.erase, sizes.host_pages)?,
+                packed: erase::pages(config.erase, sizes.packed_pages)?,
+                tail: erase::pages(config.erase, sizes.tail_pages)?,
+                swap: erase::pages(config.erase, sizes.swap_pages)?,
                 levels,
             },
             max_blocks: sizes.max_blocks,

@@ -32,6 +32,7 @@ mod calibrated;
 mod centre;
 mod config;
 mod counters;
+mod erase;
 mod error;
 mod events;
 mod fixed;

@@ -30,7 +30,7 @@ impl Cache {
         let mut memory = MemoryUse::default();
         for group in &self.groups {
             // A page that still waits for its fence occupies its slot.
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
             let used = |pages: &certkv_page::PageAllocator| {
                 let counts = pages.counts();
                 counts.live + counts.retiring

@@ -406,7 +406,7 @@ impl Cache {
         }
         evicted.retire(|_| self.stamp())?;
         for group in &self.groups {
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
         }
         if gone > 0 {
             self.sweep_all();
@@ -449,7 +449,7 @@ impl Cache {
             }
         };
         for group in &self.groups {
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
         }
         if let Some(prefixes) = &self.prefixes {
             return Ok(prefixes.index.admit(&needs));

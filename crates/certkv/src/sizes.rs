@@ -139,9 +139,10 @@ impl GroupSizes {
     }
 
     /// The map of a group that spills.
-    pub(crate) fn residency(&self) -> Result<Option<Mutex<Residency>>, Error> {
+    pub(crate) fn residency(&self, erasing: bool) -> Result<Option<Mutex<Residency>>, Error> {
         let Some(Frames { slots: frames, reserve }) = self.frames else { return Ok(None) };
         let map = Residency::new(self.host_pages, self.layers, frames as usize, reserve);
+        let map = if erasing { map.and_then(Residency::erasing) } else { map };
         let bytes = self.map_bytes();
         Ok(Some(Mutex::new(map.ok_or(Error::OutOfMemory { what: "the map of spilled originals", bytes })?)))
     }

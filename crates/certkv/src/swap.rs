@@ -57,7 +57,7 @@ impl Cache {
             // The plan is this table's and nothing happened to it since.
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
             dropped.retire(|| self.stamp())?;
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
         }
         if let Some(moves) = &self.moves {
             moves.push(noted);
@@ -80,7 +80,7 @@ impl Cache {
     fn plan_swap(&self, state: &SequenceState, index: usize, out: bool) -> Result<SwapPlan, Error> {
         let _turn = self.turn.lock();
         let table = &state.tables[index];
-        self.groups[index].pools.reclaim(&mut |stamp| self.passed(stamp));
+        self.reclaim(&self.groups[index]);
         loop {
             let plan = if out { table.swap_out() } else { table.swap_in() };
             match plan.map_err(Error::from_table) {

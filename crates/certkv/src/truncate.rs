@@ -59,7 +59,7 @@ impl Cache {
     fn check_cut(&self, state: &SequenceState, len: usize) -> Result<(), Error> {
         for (group, table) in self.groups.iter().zip(&state.tables) {
             table.check_cut(len).map_err(Error::from_table)?;
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
             check_reopened(table, &group.pools, len)?;
         }
         Ok(())

@@ -76,6 +76,7 @@ struct World {
     windows: [Option<Window>; 4],
     max_tokens: usize,
     eager: bool,
+    erases: bool,
     live: Vec<(SequenceId, Model)>,
     released: Vec<SequenceId>,
     /// Where blocks have levels: how many, and of each sequence those that are not the first, by layer and block.
@@ -120,12 +121,14 @@ impl World {
                 eviction: if r.chance(0.5) { Eviction::Lru } else { Eviction::S3Fifo },
             }),
             swap_tokens: r.below(2) * max_tokens,
+            erase: seed.is_multiple_of(2),
             device,
             ..Config::new(geometry, max_tokens)
         };
         let (blocks, later) = (pair.map(|format| format.block).to_vec(), config.plan().unwrap().later);
         let cache = Arc::new(Cache::new(config).unwrap());
         let eager = device.mode == Mode::Eager;
+        let erases = seed.is_multiple_of(2);
         World {
             reserved: cache.reserved().0,
             later,
@@ -135,6 +138,7 @@ impl World {
             windows,
             max_tokens,
             eager,
+            erases,
             live: Vec::new(),
             released: Vec::new(),
             ladder: 0,
@@ -174,6 +178,7 @@ impl World {
             threads: 1 + r.below(2),
             swap_tokens: (1 + r.below(2)) * max_tokens / 2,
             control: Some(control),
+            erase: seed.is_multiple_of(2),
             prefixes: Some(PrefixConfig {
                 secret: PrefixSecret::new([9; 32]),
                 units: 1 + r.below(12),
@@ -193,6 +198,7 @@ impl World {
             windows: [None; 4],
             max_tokens,
             eager: device.mode == Mode::Eager,
+            erases: seed.is_multiple_of(2),
             live: Vec::new(),
             released: Vec::new(),
             ladder: ladder.len(),
@@ -758,6 +764,12 @@ impl World {
             refilled.is_ok(),
             &format!("the capacity is not there after everything was released: {refilled:?}"),
         );
+        if self.erases {
+            let released = self.cache.release(empty);
+            self.expect(released.is_ok(), "release failed");
+            let left = (0..1000).map(|_| self.cache.residue()).find(|left| self.eager || matches!(left, Ok(0)));
+            self.expect(matches!(left, Some(Ok(0))), &format!("bytes left in memory that nobody holds: {left:?}"));
+        }
         let report = self.cache.check_report();
         let failed = report.failed_copies;
         self.expect(report.findings() == 0 && failed <= self.tally.injected, &format!("{report:?}"));

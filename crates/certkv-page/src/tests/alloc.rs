@@ -224,3 +224,56 @@ fn a_reopened_page_has_a_new_name() {
     assert!(matches!(pages.lease(id), Err(PageError::Stale { .. })));
     assert_eq!(pages.references(new), Ok(1));
 }
+
+#[test]
+fn a_page_is_erased_before_it_is_handed_out_again() {
+    let pages = PageAllocator::create_erased(2).unwrap();
+    let (first, second) = (pages.allocate().unwrap(), pages.allocate().unwrap());
+    assert!(pages.release(first).unwrap().last);
+    pages.retire(first, Stamp(5)).unwrap();
+    assert_eq!(pages.erase(&mut |_| panic!("its fence has not passed")), 0);
+    assert_eq!(pages.reclaim(&mut |_| true), 1);
+    assert_eq!(pages.give_back(second), Ok(true), "nobody saw it, but who knows");
+    let waits = Counts { free: 0, live: 0, retiring: 2, worn: 0 };
+    assert_eq!((counts(&pages), pages.counts()), (waits, waits));
+    assert_eq!(pages.allocate().unwrap_err(), PageError::Exhausted { asked: 1, free: 0, retiring: 2, capacity: 2 });
+    // One of the two cannot be erased yet; whoever asks next hears of it again.
+    let mut asked = vec![];
+    let erased = pages.erase(&mut |id| {
+        assert_eq!(pages.counts(), waits, "the lock is not held, and nobody can have it meanwhile");
+        asked.push(id);
+        id.index == first.index
+    });
+    assert_eq!((erased, asked.len()), (1, 2));
+    assert!(asked.contains(&PageId { generation: first.generation + 1, ..first }), "as its next owner names it");
+    assert_eq!(counts(&pages), Counts { free: 1, live: 0, retiring: 1, worn: 0 });
+    assert_eq!(pages.allocate().unwrap().index, first.index);
+    assert_eq!(pages.erase(&mut |id| id.index == second.index), 1);
+    assert_eq!(pages.erase(&mut |_| true), 0);
+    assert_eq!(pages.allocate().unwrap().index, second.index);
+}
+
+#[test]
+fn a_panic_while_pages_are_erased_loses_none() {
+    let pages = PageAllocator::create_erased(3).unwrap();
+    let ids = [(); 3].map(|()| pages.allocate().unwrap());
+    ids.iter().for_each(|id| assert_eq!(pages.give_back(*id), Ok(true)));
+    let mut left = 2;
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pages.erase(&mut |_| {
+            left -= 1;
+            assert!(left > 0, "the second");
+            true
+        })
+    }));
+    assert!(result.is_err());
+    assert_eq!(counts(&pages), Counts { free: 1, live: 0, retiring: 2, worn: 0 });
+    assert_eq!(pages.erase(&mut |_| true), 2);
+    assert_eq!(counts(&pages).free, 3);
+    let usual = PageAllocator::create(1).unwrap();
+    let id = usual.allocate().unwrap();
+    assert_eq!(
+        (usual.give_back(id), usual.erase(&mut |_| panic!("free as it is")), usual.counts().free),
+        (Ok(true), 0, 1)
+    );
+}

@@ -136,6 +136,20 @@ impl Scratch {
         self.values.invalidate_page(page);
     }
 
+    /// Overwrites slots that hold a side which nobody can find any more with zeroes. Returns how many are left: those whose last copy or reader
+    /// was not seen to have ended. A host access like [`certkv_device::Arena::erase`].
+    pub fn erase(&self) -> usize {
+        self.keys.erase() + self.values.erase()
+    }
+
+    /// Bytes that are not zero in slots that hold no side any more; `stream` reads all of them. For audits.
+    ///
+    /// # Errors
+    /// As for [`certkv_device::Arena::read`].
+    pub fn residue(&self, stream: &Stream) -> Result<usize, DeviceError> {
+        Ok(self.keys.residue(stream)? + self.values.residue(stream)?)
+    }
+
     /// Counters of one side.
     pub fn stats_of(&self, side: Side) -> ScratchStats {
         self.pool(side).stats()

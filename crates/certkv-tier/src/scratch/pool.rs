@@ -62,6 +62,29 @@ impl Pool {
         self.lock().invalidate_page(page, &self.pins);
     }
 
+    /// Erases free slots whose last use was seen to have ended. How many are left.
+    pub(crate) fn erase(&self) -> usize {
+        let Some(arena) = &self.arena else { return 0 };
+        let mut slots = self.lock();
+        slots.settle(&self.pins);
+        let mut left = Vec::new();
+        while let Some(slot) = slots.to_erase() {
+            // Nobody else has it, and nothing is written under the lock.
+            drop(slots);
+            let done = arena.erase(slot).is_ok();
+            slots = self.lock();
+            if done { slots.erased(slot, true) } else { left.push(slot) }
+        }
+        left.iter().for_each(|slot| slots.erased(*slot, false));
+        left.len()
+    }
+
+    /// Bytes that are not zero in free slots.
+    pub(crate) fn residue(&self, stream: &Stream) -> Result<usize, DeviceError> {
+        let Some(arena) = &self.arena else { return Ok(0) };
+        self.lock().free_slots().try_fold(0, |sum, slot| Ok(sum + arena.read(slot, stream)?.residue()))
+    }
+
     pub(crate) fn stats(&self) -> ScratchStats {
         self.lock().stats
     }

@@ -87,7 +87,10 @@ pub(crate) enum Reserved {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
+    /// Free slots that hold nothing, or what nobody minds.
     free: Vec<u32>,
+    /// Free slots that hold what was there last. A fill takes these first: it overwrites all of a slot.
+    soiled: Vec<u32>,
     index: HashMap<SideKey, u32, Mix>,
     /// First side of each page.
     pages: HashMap<PageId, u32, Mix>,
@@ -104,9 +107,10 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn new(n: u32) -> Result<Self, TryReserveError> {
-        let (mut slots, mut free, mut unsettled) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut free, mut soiled, mut unsettled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         slots.try_reserve_exact(n as usize)?;
         free.try_reserve_exact(n as usize)?;
+        soiled.try_reserve_exact(n as usize)?;
         unsettled.try_reserve_exact(2 * n as usize)?;
         let (mut index, mut pages) = (HashMap::with_hasher(Mix::default()), HashMap::with_hasher(Mix::default()));
         // Twice the entries: a table at most half full clears its deletion marks in place and never grows.
@@ -127,6 +131,7 @@ impl Slots {
         Ok(Self {
             slots,
             free,
+            soiled,
             index,
             pages,
             unsettled,
@@ -206,7 +211,8 @@ impl Slots {
         if full {
             return Reserved::Full;
         }
-        let Some(slot) = self.free.pop().or_else(|| self.evict(pins, spared)) else { return Reserved::Full };
+        let unused = self.soiled.pop().or_else(|| self.free.pop());
+        let Some(slot) = unused.or_else(|| self.evict(pins, spared)) else { return Reserved::Full };
         let entry = &mut self.slots[slot as usize];
         (entry.state, entry.key, entry.tag, entry.referenced) = (State::Filling, Some(key), tag, true);
         entry.batch = self.batch;
@@ -332,7 +338,22 @@ impl Slots {
     fn release(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         (entry.state, entry.key, entry.tag) = (State::Empty, None, None);
-        self.free.push(slot);
+        self.soiled.push(slot);
+    }
+
+    /// Free slots, erased or not.
+    pub(crate) fn free_slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free.iter().chain(&self.soiled).copied()
+    }
+
+    /// Takes a free slot that holds what was there last, to be given back with [`Slots::erased`].
+    pub(crate) fn to_erase(&mut self) -> Option<u32> {
+        self.soiled.pop()
+    }
+
+    /// Gives back a slot that was taken to be erased.
+    pub(crate) fn erased(&mut self, slot: u32, done: bool) {
+        if done { self.free.push(slot) } else { self.soiled.push(slot) }
     }
 
     /// Names the slot: index and page list.
@@ -369,14 +390,14 @@ impl Slots {
 
     /// Bytes of a book about `n` slots.
     pub(crate) const fn bytes(n: usize) -> usize {
-        // Beside the slots: a place in the free list, two in the list of unsettled ones.
-        let per_slot = size_of::<Slot>() + 3 * size_of::<u32>();
+        // Beside the slots: a place in either list of free ones, two in the list of unsettled ones.
+        let per_slot = size_of::<Slot>() + 4 * size_of::<u32>();
         let tables = hash_table_bytes::<(SideKey, u32)>(2 * n).saturating_add(hash_table_bytes::<(PageId, u32)>(2 * n));
         n.saturating_mul(per_slot).saturating_add(tables)
     }
 
     pub(crate) fn occupancy(&self) -> Occupancy {
-        let (empty, named) = (self.free.len(), self.index.len());
+        let (empty, named) = (self.free.len() + self.soiled.len(), self.index.len());
         Occupancy { empty, named, retiring: self.slots.len().saturating_sub(empty + named) }
     }
 
@@ -391,7 +412,7 @@ impl Slots {
             }
             census.pins += pins.load(Ordering::Acquire);
         }
-        debug_assert_eq!(census.empty as usize, self.free.len());
+        debug_assert_eq!(census.empty as usize, self.free.len() + self.soiled.len());
         debug_assert_eq!((census.filling + census.valid) as usize, self.index.len());
         census
     }

@@ -84,7 +84,7 @@ pub struct Census {
     pub slots: [usize; STATES.len()],
     /// Frames that hold nothing.
     pub free: usize,
-    /// Frames given up that somebody may still read.
+    /// Frames given up that somebody may still read, or that are to be erased.
     pub retiring: usize,
 }
 
@@ -128,6 +128,8 @@ pub struct Residency {
     slots: Box<[Slot]>,
     frames: Box<[Frame]>,
     free: Vec<u32>,
+    /// Frames that hold what their last owners left; `None` where nobody erases it.
+    soiled: Option<Vec<u32>>,
     /// Behind the stamps of those that may read them, oldest first.
     retiring: VecDeque<(u32, u64)>,
     counts: [usize; STATES.len()],
@@ -165,6 +167,7 @@ impl Residency {
             slots: filled(slots, Slot { frame: NONE, pins: 0, state: State::Absent, record: false })?,
             frames: filled(frames, Frame { slot: NONE, used: false })?,
             free,
+            soiled: None,
             retiring,
             counts,
             reserve,
@@ -173,9 +176,39 @@ impl Residency {
         })
     }
 
+    /// The same, where frames that are given up are free only when they have been [erased](Self::to_erase). `None` if host memory cannot be had.
+    pub fn erasing(mut self) -> Option<Self> {
+        let mut soiled = Vec::new();
+        soiled.try_reserve_exact(self.frames.len()).ok()?;
+        self.soiled = Some(soiled);
+        Some(self)
+    }
+
+    /// Takes a frame that nobody reads any more, to be erased and given back with [`Residency::erased`].
+    pub fn to_erase(&mut self) -> Option<u32> {
+        self.soiled.as_mut()?.pop()
+    }
+
+    /// Gives back a frame that was taken to be erased: it is free, or waits on where that could not be `done`.
+    pub fn erased(&mut self, frame: u32, done: bool) {
+        match &mut self.soiled {
+            Some(soiled) if !done => soiled.push(frame),
+            _ => self.free.push(frame),
+        }
+    }
+
+    /// Frames that nobody holds, erased or not.
+    pub fn free_frames(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free.iter().chain(self.soiled.iter().flatten()).copied()
+    }
+
+    fn give_up(&mut self, frame: u32) {
+        self.soiled.as_mut().unwrap_or(&mut self.free).push(frame);
+    }
+
     /// Bytes that a map takes.
     pub const fn bytes(pages: usize, layers: usize, frames: usize) -> usize {
-        let of_frame = size_of::<Frame>() + size_of::<u32>() + size_of::<(u32, u64)>();
+        let of_frame = size_of::<Frame>() + 2 * size_of::<u32>() + size_of::<(u32, u64)>();
         let slots = pages.saturating_mul(layers).saturating_mul(size_of::<Slot>());
         slots.saturating_add(frames.saturating_mul(of_frame)).saturating_add(pages.saturating_mul(size_of::<Page>()))
     }
@@ -187,7 +220,8 @@ impl Residency {
 
     /// Slots by state, frames by use.
     pub fn census(&self) -> Census {
-        Census { slots: self.counts, free: self.free.len(), retiring: self.retiring.len() }
+        let soiled = self.soiled.as_ref().map_or(0, Vec::len);
+        Census { slots: self.counts, free: self.free.len(), retiring: self.retiring.len() + soiled }
     }
 
     fn count(&self, state: State) -> usize {
@@ -351,7 +385,7 @@ impl Residency {
             self.bury(index, dead);
             let frame = self.untake(index, State::Absent);
             if frame != NONE {
-                self.free.push(frame);
+                self.give_up(frame);
             }
             self.slots[index] = Slot { frame: NONE, pins: 0, state: State::Absent, record: false };
         }
@@ -445,7 +479,7 @@ impl Residency {
             && of == stamp
         {
             self.retiring.pop_front();
-            self.free.push(frame);
+            self.give_up(frame);
         }
     }
 
@@ -467,7 +501,7 @@ impl Residency {
             self.set(index, State::Stored);
         } else {
             let frame = self.untake(index, State::Spilled);
-            self.free.push(frame);
+            self.give_up(frame);
         }
     }
 
@@ -515,13 +549,14 @@ impl Residency {
             }
             held += usize::from(has_frame);
         }
-        let mut loose: Vec<u32> =
-            self.free.iter().chain(self.retiring.iter().map(|(frame, _)| frame)).copied().collect();
+        let waiting = self.retiring.iter().map(|(frame, _)| frame).chain(self.soiled.iter().flatten());
+        let mut loose: Vec<u32> = self.free.iter().chain(waiting).copied().collect();
+        let listed = loose.len();
         loose.sort_unstable();
         loose.dedup();
         if counts != self.counts || !self.pages.iter().map(|page| page.away).eq(away) {
             Some("counts that are not those of the slots")
-        } else if held + loose.len() != self.frames.len() || loose.len() != self.free.len() + self.retiring.len() {
+        } else if held + loose.len() != self.frames.len() || loose.len() != listed {
             Some("frames that are nowhere, or twice")
         } else if loose.iter().any(|frame| self.frames[*frame as usize].slot != NONE) {
             Some("a free frame with an owner")

@@ -96,7 +96,7 @@ impl Engine for GpuCache {
         Ok(())
     }
 
-    fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+    fn reserve(&mut self, _group: usize, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
         self.reserve_all(table, |table| table.reserve(tokens))
     }
 

@@ -116,7 +116,7 @@ impl Cache {
         if state.uncoded[group.strand(layer)].contains(block) {
             return Err(refused("the block has no codes"));
         }
-        group.pools.reclaim(&mut |stamp| self.passed(stamp));
+        self.reclaim(group);
         let change = loop {
             match table.begin_change(block, level).map_err(Error::from_table) {
                 Err(error) if self.make_room(&error)? => {}

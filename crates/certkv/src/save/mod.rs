@@ -200,7 +200,7 @@ impl Cache {
                 }
                 let levels = &shapes[index].levels;
                 let reservation =
-                    self.reserve_all(&mut state.tables[index], |table| table.reserve_at(tokens, levels))?;
+                    self.reserve_all(group, &mut state.tables[index], |table| table.reserve_at(tokens, levels))?;
                 reservations.push((index, reservation));
                 let (_, reservation) = &reservations[reservations.len() - 1];
                 reservation.rows().try_for_each(|span| block(index, span))?;
@@ -225,11 +225,12 @@ impl Cache {
     /// Pages of a table, evicting cached prefixes if they are in the way.
     fn reserve_all(
         &self,
+        group: &Group,
         table: &mut BlockTable,
         mut reserve: impl FnMut(&mut BlockTable) -> Result<Reservation, TableError>,
     ) -> Result<Reservation, Error> {
         let _turn = self.turn.lock();
-        table.pools().reclaim(&mut |stamp| self.passed(stamp));
+        self.reclaim(group);
         loop {
             match reserve(table).map_err(Error::from_table) {
                 Err(error) if self.make_room(&error)? => {}
@@ -247,7 +248,8 @@ impl Cache {
         hole: usize,
         block: &mut impl FnMut(usize, RowSpan) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (table, size) = (&mut state.tables[index], self.groups[index].layout.tokens());
+        let group = &self.groups[index];
+        let (table, size) = (&mut state.tables[index], group.layout.tokens());
         let sinks = table.hole().start;
         while table.len() < tokens {
             let number = table.len() / size;
@@ -256,7 +258,7 @@ impl Cache {
                 continue;
             }
             let rows = (tokens - table.len()).min(size);
-            let reservation = self.reserve_all(table, |table| table.reserve_block(rows))?;
+            let reservation = self.reserve_all(group, table, |table| table.reserve_block(rows))?;
             let read = reservation.rows().try_for_each(|span| block(index, span));
             let _turn = self.turn.lock();
             if let Err(error) = read {

@@ -77,8 +77,8 @@ impl Engine for &Cache {
         self.copy_out(group, None, block, entry, self.groups[group].layout.tokens(), bytes)
     }
 
-    fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
-        self.reserve_all(table, |table| table.reserve(tokens))
+    fn reserve(&mut self, group: usize, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error> {
+        self.reserve_all(&self.groups[group], table, |table| table.reserve(tokens))
     }
 
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error> {

@@ -27,7 +27,7 @@ pub(crate) trait Engine {
     /// Appends the pages of a full block to `bytes`, layer by layer.
     fn block_out(&mut self, group: usize, block: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error>;
     /// Pages for so many tokens, evicting cached prefixes if they are in the way.
-    fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error>;
+    fn reserve(&mut self, group: usize, table: &mut BlockTable, tokens: usize) -> Result<Reservation, Error>;
     /// Fills the pages of a full block from what [`Engine::block_out`] appended, once they are seen to be that.
     fn block_in(&mut self, group: usize, span: &RowSpan, bytes: &[u8]) -> Result<(), Error>;
     /// Gives back pages that were reserved.
@@ -281,7 +281,7 @@ fn fill<E: Engine>(
         let mut table = BlockTable::create(&shape.pools, shape.block, each).map_err(Error::from_table)?;
         let reserved = match taken.count_ones() as usize {
             0 => None,
-            blocks => match engine.reserve(&mut table, blocks * shape.block) {
+            blocks => match engine.reserve(group, &mut table, blocks * shape.block) {
                 Ok(reservation) => Some(reservation),
                 Err(Error::CapacityExhausted { .. }) => return Ok(false),
                 Err(error) => return Err(error),

@@ -181,6 +181,7 @@ impl Cache {
         let mut dead = Vec::new();
         map.lock().sweep(alive, &mut dead);
         self.bury(index, &mut dead);
+        self.erase_frames(group);
     }
 
     /// After pages were let go: what they had in host memory and in the store is given back, as far as nobody reads it any more.

@@ -125,9 +125,10 @@ impl Cache {
             let oldest = map.lock().oldest();
             match oldest {
                 Some(stamp) if self.passed(certkv_page::Stamp(stamp)) => map.lock().reclaim(stamp),
-                _ => return,
+                _ => break,
             }
         }
+        self.erase_frames(group);
     }
 
     /// Whether `n` frames are free, after those were given up that the store makes superfluous. No guard may be alive.
@@ -178,7 +179,7 @@ impl Cache {
             return Ok(());
         }
         let tidy = || {
-            group.pools.reclaim(&mut |stamp| self.passed(stamp));
+            self.reclaim(group);
             self.sweep(index);
         };
         tidy();

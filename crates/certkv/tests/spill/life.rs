@@ -32,7 +32,7 @@ pub(crate) fn config(device: SimOptions) -> Config {
 
 pub(crate) fn spilling(device: SimOptions, backend: Arc<dyn Backend>) -> Config {
     let spill = Spill { workers: 2, in_flight: 12, deadline: Duration::from_secs(20), ..Spill::new(backend, 32) };
-    Config { spill: Some(spill), ..config(device) }
+    Config { spill: Some(spill), erase: true, ..config(device) }
 }
 
 fn policy(r: &mut Rng, beside: bool) -> Policy {
@@ -206,6 +206,7 @@ fn compare(
         assert_eq!((spills.failed, fetches.failed), (0, 0));
         assert_eq!(left_behind(&cache, true), [0; 3], "{name}, seed {seed}: pages, frames, records");
         assert_eq!(cache.snapshot().class(certkv::Class::Disk).reserved, 0);
+        assert_eq!(cache.residue().unwrap(), 0, "bytes left in memory that nobody holds");
         assert_eq!(cache.check_report().findings(), 0, "{:?}", cache.check_report());
         first.get_or_insert(shown);
     }
