@@ -113,7 +113,8 @@ pub(crate) fn append(
             let encoders = &mut work.encoders[encoder_of(group, index, 0)];
             let centre = &state.centres[strand];
             let coded = encode(cache, group, (layer, 0), centre, &work.block, encoders, page.bytes_mut())?;
-            if !coded {
+            cache.counters.saturated(coded.saturated);
+            if !coded.whole {
                 let uncoded = &mut state.uncoded[strand];
                 let blocks = uncoded.capacity().max(span.block + 1);
                 uncoded.reserve(blocks)?;
@@ -223,8 +224,16 @@ fn gather(
 /// KV heads whose blocks are coded side by side.
 const AT_ONCE: usize = 32;
 
-/// Encodes a block, `[head][side][B][d]`, into the records of a page of `level`, heads in parallel. False if a scale overflowed its
-/// type: the records then hold infinite summaries and the block is read from its originals.
+/// What coding a block came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Coded {
+    /// False if a scale overflowed its type: the records then hold infinite summaries and the block is read from its originals.
+    pub(crate) whole: bool,
+    /// Elements beyond fixed scales.
+    pub(crate) saturated: u64,
+}
+
+/// Encodes a block, `[head][side][B][d]`, into the records of a page of `level`, heads in parallel. The same rows give the same bytes.
 pub(crate) fn encode(
     cache: &Cache,
     group: &Group,
@@ -233,13 +242,13 @@ pub(crate) fn encode(
     block: &[u16],
     encoders: &mut [Encoder],
     page: &mut [u8],
-) -> Result<bool, Error> {
+) -> Result<Coded, Error> {
     let layout = group.layout_at(level);
     let (dim, words) = (layout.dim, layout.count());
     let jobs = encoders.iter_mut().zip(page[crate::group::SEAL_BYTES..].chunks_exact_mut(layout.bytes));
     let jobs = jobs.zip(block.chunks_exact(2 * words)).zip(centre.chunks_exact(dim)).enumerate();
-    let mut jobs = jobs.map(|(head, (((e, r), b), c))| (head, e, r, b, c, Ok(())));
-    let mut coded = true;
+    let mut jobs = jobs.map(|(head, (((e, r), b), c))| (head, e, r, b, c, 0, Ok(())));
+    let mut coded = Coded { whole: true, saturated: 0 };
     loop {
         // On the stack: a block that becomes full asks for no memory.
         let mut some: [_; AT_ONCE] = core::array::from_fn(|_| jobs.next());
@@ -251,23 +260,24 @@ pub(crate) fn encode(
             &mut some[..count],
             || (),
             |(), _, job| {
-                let Some((head, encoder, record, block, centre, result)) = job else { return };
+                let Some((head, encoder, record, block, centre, saturated, result)) = job else { return };
                 let (keys, values) = block.split_at(words);
                 let metric = group.key_metric(layer, *head);
                 let fixed = encoder.fix_scales(group.fixed_scales(layer, *head));
                 *result = fixed.and_then(|()| encoder.encode_in(metric.as_ref(), keys, values, centre, record));
-                cache.counters.saturated(encoder.take_saturated());
+                *saturated = encoder.take_saturated();
             },
         );
-        for (.., result) in some.into_iter().flatten() {
+        for (.., saturated, result) in some.into_iter().flatten() {
+            coded.saturated += saturated;
             match result {
                 Ok(()) => {}
-                Err(CodecError::ScaleOverflow { .. }) => coded = false,
+                Err(CodecError::ScaleOverflow { .. }) => coded.whole = false,
                 Err(other) => return Err(other.into()),
             }
         }
     }
-    if !coded {
+    if !coded.whole {
         let blocks = block.chunks_exact(2 * words).zip(centre.chunks_exact(dim));
         for (head, (block, centre)) in blocks.enumerate() {
             let record = &mut page[group.record_at(level, head)];

@@ -5,6 +5,7 @@ use crate::fixed;
 use crate::group::Group;
 use crate::prefix::Prefixes;
 use crate::save::header::Order;
+use crate::scrub::Cursor;
 use crate::sequence::SequenceState;
 use crate::sizes::Sizes;
 use crate::spill::{Ask, Spilling, Turn};
@@ -53,6 +54,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// The id of the sequence in this slot.
+    pub(crate) fn id(&self, slot: usize) -> SequenceId {
+        SequenceId { slot: slot as u32, generation: self.generation }
+    }
+
     /// Whether the id was given out for this sequence, and not for one that lived here before, or lives in another cache.
     fn is(&self, id: SequenceId) -> bool {
         self.generation == id.generation || planted!(B22)
@@ -92,6 +98,8 @@ pub struct Cache {
     /// Number of the next exploration draw.
     draws: AtomicU64,
     pub(crate) sequences: Mutex<Slab<Entry>>,
+    /// Where the last scrub ended.
+    pub(crate) scrubs: Mutex<Cursor>,
     /// Held by whoever uses the streams: a fence stands for finished accesses, so nobody may record one while another
     /// thread's accesses are under way. Reentrant, as a step that fails is dropped inside its own call.
     pub(crate) turn: ReentrantMutex<()>,
@@ -147,6 +155,7 @@ impl Cache {
             sequence_bytes,
             draws: AtomicU64::new(0),
             sequences: Mutex::new(sequences),
+            scrubs: Mutex::default(),
             turn: ReentrantMutex::new(()),
             workspaces: Mutex::default(),
         };

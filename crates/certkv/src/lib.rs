@@ -46,6 +46,7 @@ mod prefix;
 #[cfg(feature = "metrics")]
 mod publish;
 mod save;
+mod scrub;
 pub mod seal;
 mod sequence;
 mod sizes;
@@ -105,6 +106,7 @@ pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
 pub use save::{SaveError, SaveScope};
+pub use scrub::{Damage, Fault, Scrub, Scrubbed};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};
 pub use spill::{FetchCause, FetchError, Prefetched, Spill, SpillUse};
 pub use step::Step;

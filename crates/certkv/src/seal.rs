@@ -135,6 +135,12 @@ impl Seal {
         if found == (Self { digest: 0, ..self }) { Ok(()) } else { Err(SealError::Another) }
     }
 
+    /// The digest that a page says it has, whether it has it or not; `None` of one that says nothing.
+    pub(crate) fn sealed_digest(page: &[u8]) -> Option<u64> {
+        let (head, _) = page.split_at_checked(SEAL_BYTES)?;
+        (head[..8] == MAGIC).then(|| head[48..56].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)))
+    }
+
     /// Reads the seal of `page` and checks its digest.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! * [`key`]: names of blocks, 256-bit keyed hashes over every field that decides what a page holds: what a page is called
 //!   outside the process.
 //! * [`index`]: [`PrefixIndex`], a tree of cached blocks: longest prefix; `reach`, how much of it can be continued where groups have
-//!   windows; `publish`, `evict`, `hold`.
+//!   windows; `publish`, `evict`, `hold`, `visit`.
 //! * [`events`]: what became of cached units, for routers.
 //! * [`admit`]: whether a request would fit, and how much to evict ahead of time.
 //!
@@ -19,6 +19,7 @@ mod evict;
 mod hold;
 mod publish;
 mod reach;
+mod visit;
 
 pub use crate::latest::{EventsRead, NotYet};
 pub use admit::{Admission, Watermarks};
@@ -28,3 +29,4 @@ pub use hold::Held;
 pub use index::{GroupShape, Hit, PrefixIndex, PrefixStats, Published, Stop};
 pub use key::{BlockKey, Chain, Mark, MarkDigest, NoRandomness, PrefixSecret, Prompt, Scope};
 pub use publish::Unnoted;
+pub use visit::CachedUnit;

@@ -161,9 +161,10 @@ impl Cache {
         let Workspace { block, encoders, .. } = work;
         let encoders = &mut encoders[encoder_of(group, index, level)];
         let coded = encode(self, group, (layer, level), centre, block, encoders, to.bytes_mut())?;
-        if coded {
+        self.counters.saturated(coded.saturated);
+        if coded.whole {
             group.seal_at(level, layer, change.block(), page).write(to.bytes_mut());
         }
-        Ok(coded)
+        Ok(coded.whole)
     }
 }

@@ -119,7 +119,8 @@ impl Cache {
                         page.copy_from_slice(&own.bytes()[..page.len()]);
                     }
                     None => {
-                        if !encode(self, group, (layer, level), &centres[group.strand(layer)], rows, encoders, page)? {
+                        let centre = &centres[group.strand(layer)];
+                        if !encode(self, group, (layer, level), centre, rows, encoders, page)?.whole {
                             continue;
                         }
                     }
