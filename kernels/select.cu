@@ -11,6 +11,23 @@
 constexpr u32 CHOOSERS = 256;
 #include "select/choose.cuh"
 
+// A mode that the ladder does not have: as FORGET, and what lay in the slots of the pages is overwritten.
+constexpr u32 ERASE = 4;
+
+// Forgets the sides of a page, and erases their slots: a warp to a side.
+CKV_FN void erase(const CkvSelectArgs& a, u32 page) {
+    for (u32 i = warp(); i < 2 * a.kv_heads; i += CHOOSERS / 32) {
+        const CkvSlotPool& pool = i & 1 ? a.values : a.keys;
+        const u32 item = page * 2 * a.kv_heads + i, there = a.resident[item] & ~choice::BUSY;
+        const bool has = there != 0 && there <= pool.count && pool.owner[there - 1] == 1 + item;
+        syncwarp();
+        if (lane() == 0) choice::forget_item(a, pool, item);
+        if (!has) continue;
+        Vec4* slot = (Vec4*)(pool.base + (u64)(there - 1) * choice::SIDE_BYTES);
+        for (u32 at = lane(); at < choice::SIDE_BYTES / 16; at += 32) slot[at] = Vec4{0, 0, 0, 0};
+    }
+}
+
 CKV_FN void forget(const CkvSelectArgs& a) {
     const u32 count = a.only[0];
     for (u32 e = blockIdx.x; e < count; e += gridDim.x) {
@@ -18,6 +35,8 @@ CKV_FN void forget(const CkvSelectArgs& a) {
         if (entry & ROW_ENTRY) {
             const u64 line = (u64)a.kv_heads * a.table_stride;
             for (u64 i = threadIdx.x; i < line; i += CHOOSERS) a.promoted[(entry & ~ROW_ENTRY) * line + i] = 0;
+        } else if (entry < a.pages && a.mode == ERASE) {
+            erase(a, entry);
         } else if (entry < a.pages) {
             for (u32 i = threadIdx.x; i < 2 * a.kv_heads; i += CHOOSERS) {
                 choice::forget_item(a, i & 1 ? a.values : a.keys, entry * 2 * a.kv_heads + i);
@@ -31,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) ckv_select(const __grid_con
     grid_dependency_wait();
     grid_dependency_launch();
     if (blockIdx.x == 0) clear_words(a);
-    if (a.mode == FORGET) return forget(a);
+    if (a.mode == FORGET || a.mode == ERASE) return forget(a);
     const bool listed = a.mode == REPAIR || a.mode == REFINE;
     const u32 heads = listed ? a.only[0] : a.seqs * a.kv_heads;
     if (blockIdx.x >= heads) return;

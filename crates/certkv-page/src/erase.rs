@@ -11,22 +11,30 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
-    fn next(&self) -> Option<PageId> {
-        let index = self.left.head;
-        let word = self.pages.shared.words.get(index as usize)?;
-        Some(PageId { index, generation: word.generation() })
+    /// Names the first pages of those that are left; returns how many.
+    fn name(&self, ids: &mut [PageId]) -> usize {
+        let (books, words) = (self.pages.shared.books.lock(), &self.pages.shared.words);
+        let (mut at, mut named) = (self.left.head, 0);
+        while let (Some(id), Some(word)) = (ids.get_mut(named), words.get(at as usize)) {
+            *id = PageId { index: at, generation: word.generation() };
+            at = books.slots[at as usize].next;
+            named += 1;
+        }
+        named
     }
 
-    /// Sees to the page that was next.
-    fn settle(&mut self, erased: bool) {
+    /// Sees to the first so many pages of those that are left.
+    fn settle(&mut self, count: usize, erased: bool) {
         let mut books = self.pages.shared.books.lock();
         let Books { slots, free, erasing, .. } = &mut *books;
-        let Some(index) = self.left.pop_front(slots) else { return };
-        if erased {
-            *erasing -= 1;
-            free.push_front(slots, index);
-        } else {
-            self.kept.push_back(slots, index);
+        for _ in 0..count {
+            let Some(index) = self.left.pop_front(slots) else { return };
+            if erased {
+                *erasing -= 1;
+                free.push_front(slots, index);
+            } else {
+                self.kept.push_back(slots, index);
+            }
         }
     }
 }
@@ -43,23 +51,29 @@ impl Drop for Hand<'_> {
     }
 }
 
+/// Pages that are named at once.
+const AT_ONCE: usize = 64;
+
 impl PageAllocator {
-    /// Calls `wipe` with each free page that has not been erased since it was given up, under the generation that its next owner has, and never
-    /// with the allocator's lock held. Where it returns true the page can be allocated; otherwise it is asked about again by the next call.
-    /// Returns how many were erased. Of a slab that was not made by [`create_erased`](Self::create_erased) there are none.
-    pub fn erase(&self, wipe: &mut dyn FnMut(PageId) -> bool) -> usize {
+    /// Calls `wipe` with free pages that have not been erased since they were given up, some at a time, under the generations that their next owners
+    /// have, and never with the allocator's lock held. Where it returns true they can be allocated; otherwise it is asked about them again by the next
+    /// call. Returns how many were erased. Of a slab that was not made by [`create_erased`](Self::create_erased) there are none.
+    pub fn erase(&self, wipe: &mut dyn FnMut(&[PageId]) -> bool) -> usize {
         let mut hand = {
             let mut books = self.shared.books.lock();
             let left = books.soiled.as_mut().map_or(List::EMPTY, |soiled| core::mem::replace(soiled, List::EMPTY));
             books.erasing += left.len;
             Hand { pages: self, left, kept: List::EMPTY }
         };
-        let mut erased = 0;
-        while let Some(id) = hand.next() {
-            let done = wipe(id);
-            hand.settle(done);
-            erased += usize::from(done);
+        let (mut ids, mut erased) = ([PageId { index: 0, generation: 0 }; AT_ONCE], 0);
+        loop {
+            let some = match hand.name(&mut ids) {
+                0 => return erased,
+                count => &ids[..count],
+            };
+            let done = wipe(some);
+            hand.settle(some.len(), done);
+            erased += if done { some.len() } else { 0 };
         }
-        erased
     }
 }

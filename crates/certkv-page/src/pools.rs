@@ -134,8 +134,8 @@ impl Pools {
     }
 
     /// [`PageAllocator::erase`] on each; returns how many pages were erased.
-    pub fn erase(&self, wipe: &mut dyn FnMut(PageRef) -> bool) -> usize {
-        self.classes().map(|class| self.of(class).erase(&mut |id| wipe(PageRef { class, id }))).sum()
+    pub fn erase(&self, wipe: &mut dyn FnMut(PageClass, &[PageId]) -> bool) -> usize {
+        self.classes().map(|class| self.of(class).erase(&mut |ids| wipe(class, ids))).sum()
     }
 
     /// Gives up one reference and, if it was the last, retires the page behind `stamp`. For pages whose only owner is

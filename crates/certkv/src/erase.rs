@@ -21,7 +21,7 @@ impl Cache {
     pub(crate) fn reclaim(&self, group: &Group) {
         group.pools.reclaim(&mut |stamp| self.passed(stamp));
         if self.config.erase {
-            group.pools.erase(&mut |page| erase_page(group, page));
+            group.pools.erase(&mut |class, ids| ids.iter().all(|id| erase_page(group, PageRef { class, id: *id })));
             self.erase_frames(group);
             group.scratch.as_ref().map(certkv_tier::Scratch::erase);
         }

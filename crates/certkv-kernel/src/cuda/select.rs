@@ -21,6 +21,15 @@ pub enum SelectMode {
     /// Picks the sides of refinable records whose residuals the heads in `only` need beside those that the pass has read, for the correction that
     /// follows; heads that no residuals bring under their tolerance are added to `failures` instead.
     Refine = 3,
+    /// As [`SelectMode::Forget`], and the slots that sides of the pages had are overwritten with zeroes. Not a stage of the ladder.
+    Erase = 4,
+}
+
+impl SelectMode {
+    /// Whether `only` is a list of pages and rows.
+    pub const fn forgets(self) -> bool {
+        matches!(self, Self::Forget | Self::Erase)
+    }
 }
 
 /// In a [`SelectMode::Forget`] list: the entry is a row, not a page.

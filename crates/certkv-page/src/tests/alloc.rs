@@ -237,39 +237,42 @@ fn a_page_is_erased_before_it_is_handed_out_again() {
     let waits = Counts { free: 0, live: 0, retiring: 2, worn: 0 };
     assert_eq!((counts(&pages), pages.counts()), (waits, waits));
     assert_eq!(pages.allocate().unwrap_err(), PageError::Exhausted { asked: 1, free: 0, retiring: 2, capacity: 2 });
-    // One of the two cannot be erased yet; whoever asks next hears of it again.
-    let mut asked = vec![];
-    let erased = pages.erase(&mut |id| {
-        assert_eq!(pages.counts(), waits, "the lock is not held, and nobody can have it meanwhile");
-        asked.push(id);
-        id.index == first.index
-    });
-    assert_eq!((erased, asked.len()), (1, 2));
-    assert!(asked.contains(&PageId { generation: first.generation + 1, ..first }), "as its next owner names it");
-    assert_eq!(counts(&pages), Counts { free: 1, live: 0, retiring: 1, worn: 0 });
-    assert_eq!(pages.allocate().unwrap().index, first.index);
-    assert_eq!(pages.erase(&mut |id| id.index == second.index), 1);
+    // They cannot be erased yet; whoever asks next hears of them again.
+    for done in [false, true] {
+        let mut asked = vec![];
+        let erased = pages.erase(&mut |ids| {
+            assert_eq!(pages.counts(), waits, "the lock is not held, and nobody can have them meanwhile");
+            asked.extend_from_slice(ids);
+            done
+        });
+        asked.sort_by_key(|id| id.index);
+        assert_eq!((erased, asked.len()), (if done { 2 } else { 0 }, 2));
+        assert_eq!(asked[0], PageId { generation: first.generation + 1, ..first }, "as its next owner names it");
+        assert_eq!(counts(&pages), if done { Counts { free: 2, retiring: 0, ..waits } } else { waits });
+    }
     assert_eq!(pages.erase(&mut |_| true), 0);
-    assert_eq!(pages.allocate().unwrap().index, second.index);
+    let mut again = vec![];
+    pages.allocate_many(2, &mut again).unwrap();
 }
 
 #[test]
 fn a_panic_while_pages_are_erased_loses_none() {
-    let pages = PageAllocator::create_erased(3).unwrap();
-    let ids = [(); 3].map(|()| pages.allocate().unwrap());
+    let pages = PageAllocator::create_erased(200).unwrap();
+    let mut ids = vec![];
+    pages.allocate_many(200, &mut ids).unwrap();
     ids.iter().for_each(|id| assert_eq!(pages.give_back(*id), Ok(true)));
-    let mut left = 2;
+    let mut seen = vec![];
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        pages.erase(&mut |_| {
-            left -= 1;
-            assert!(left > 0, "the second");
+        pages.erase(&mut |ids| {
+            assert!(seen.is_empty(), "the second time");
+            seen.extend_from_slice(ids);
             true
         })
     }));
     assert!(result.is_err());
-    assert_eq!(counts(&pages), Counts { free: 1, live: 0, retiring: 2, worn: 0 });
-    assert_eq!(pages.erase(&mut |_| true), 2);
-    assert_eq!(counts(&pages).free, 3);
+    assert_eq!(counts(&pages), Counts { free: seen.len(), live: 0, retiring: 200 - seen.len(), worn: 0 });
+    assert_eq!(pages.erase(&mut |_| true), 200 - seen.len());
+    assert_eq!(counts(&pages).free, 200);
     let usual = PageAllocator::create(1).unwrap();
     let id = usual.allocate().unwrap();
     assert_eq!(

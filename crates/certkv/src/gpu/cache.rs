@@ -19,7 +19,7 @@ use crate::calibrated::Calibrated;
 use crate::counters::Kind;
 use crate::prefix::Prefixes;
 use crate::save::header::{GroupKind, Order};
-use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side};
+use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side, erase};
 use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
 use certkv_device::cuda::{Gpu, GpuStream};
 use certkv_kernel::cuda::Compiler;
@@ -129,10 +129,10 @@ impl GpuCache {
         let s = &core.sizes;
         let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
             Ok(Pools {
-                host: PageAllocator::create(group.host_pages)?,
-                packed: PageAllocator::create(group.packed_pages)?,
-                tail: PageAllocator::create(s.tail_slots)?,
-                swap: PageAllocator::create(s.swap_pages)?,
+                host: erase::pages(config.erase, group.host_pages)?,
+                packed: erase::pages(config.erase, group.packed_pages)?,
+                tail: erase::pages(config.erase, s.tail_slots)?,
+                swap: erase::pages(config.erase, s.swap_pages)?,
                 levels: Default::default(),
             })
         };
@@ -270,7 +270,7 @@ impl GpuCache {
     /// As [`GpuCache::create`], an unknown parent, or no page for the open block. Nothing changed.
     pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, Error> {
         let parent = id.slot as usize;
-        self.reclaim();
+        self.reclaim()?;
         self.forgive_dropped()?;
         let forked = loop {
             // All groups or none: tables are dropped, and their pages given back, if anything fails.
@@ -335,8 +335,9 @@ impl GpuCache {
             // There may be no later call.
             self.leaving.abandon();
         }
-        self.reclaim();
+        self.let_free();
         self.sweep();
+        self.erase_forgotten();
         Ok(())
     }
 
@@ -357,7 +358,7 @@ impl GpuCache {
     pub fn begin_with(&mut self, chunks: &[Chunk], policy: Policy) -> Result<GpuStep<'_>, Error> {
         let rule = Rule::of(policy)?;
         self.arrive()?;
-        self.reclaim();
+        self.reclaim()?;
         self.make_room_for(chunks)?;
         GpuStep::begin(self, chunks, rule)
     }
@@ -473,7 +474,7 @@ impl GpuCache {
 
     /// Bytes in use now. Tables count for every live sequence as far as they are reserved for it.
     pub fn memory(&self) -> MemoryUse {
-        self.reclaim();
+        self.let_free();
         let s = &self.core.sizes;
         let used = |pages: &PageAllocator, bytes: usize| {
             let counts = pages.counts();
@@ -510,17 +511,11 @@ impl GpuCache {
 
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
-        self.reclaim();
+        self.let_free();
         let of_group = |Pools { host, packed, tail, swap, .. }: &Pools| -> usize {
             [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum()
         };
         self.pools.iter().map(of_group).sum()
-    }
-
-    pub(super) fn reclaim(&self) {
-        for pools in &self.pools {
-            pools.reclaim(&mut |stamp| self.leaving.passed(stamp));
-        }
     }
 
     /// Copies of a fork or truncation, in the layers of a group. An open block has its rows in its tail alone, so that only tails are

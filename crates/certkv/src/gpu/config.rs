@@ -70,6 +70,10 @@ pub struct GpuConfig {
     /// Originals that host memory has no room for, in a store; `None`: all stay in pinned memory. As [`Config::spill`]; what a GPU does with it is in
     /// docs/gpu.md ("Originals in a store").
     pub spill: Option<Spill>,
+    /// As [`Config::erase`]: pages of records and of originals, tails, frames, and what is swapped out are overwritten behind the work that still reads them,
+    /// in the order of the cache's stream, which also waits for that; sides in scratch when a sequence is released, and else with the next step. Takes the stream as long as
+    /// writing them does: originals go over the link. All of records, tails and scratch is overwritten when the cache goes.
+    pub erase: bool,
     /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones.
     ///
     /// *Drafts*, chunks of up to eight tokens, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
@@ -128,6 +132,7 @@ impl GpuConfig {
             move_events: 0,
             swap_tokens: 0,
             spill: None,
+            erase: false,
             chunk_tokens: 0,
             threads: 1,
             windows: Vec::new(),

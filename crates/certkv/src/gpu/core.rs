@@ -1,6 +1,7 @@
 //! What lives on the GPU: kernels, buffers and the queue. Shared by a cache and its recordings.
 mod closing;
 mod drafts;
+mod erase;
 mod lane;
 mod select;
 mod tails;
@@ -87,6 +88,8 @@ pub(super) struct Core {
     drafts: Option<DeviceBuffer>,
     /// Heads whose originals were brought from the store, where they may be there.
     pub(super) dense_list: Option<DeviceBuffer>,
+    /// Zeroes; `None` where nothing is erased.
+    zeroes: Option<DeviceBuffer>,
     /// `[layer][page]`: originals; then frames, where they may lie in a store.
     pub(super) originals: Area,
     pub(super) staging: Area,
@@ -103,6 +106,8 @@ pub(super) struct Core {
     planning: Vec<lane::Planning>,
     /// The list of heads to be corrected was begun, and no repair came behind it to empty it.
     listed: AtomicBool,
+    /// Originals are being overwritten, and nobody has waited for the device since.
+    erasing: AtomicBool,
     /// What the host did and waited for.
     pub(super) host: Counters,
 }
@@ -154,6 +159,7 @@ impl Core {
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
             drafts: if sizes.drafts.tokens > 0 { Some(buffer(Some(sizes.drafts.bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
+            zeroes: if sizes.zero_bytes > 0 { Some(buffer(Some(sizes.zero_bytes))?) } else { None },
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
             results: queue.pin(sizes.result_bytes(), threads)?,
@@ -169,6 +175,7 @@ impl Core {
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
+            erasing: AtomicBool::new(false),
             host: Counters::default(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
@@ -184,9 +191,11 @@ impl Core {
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
-        for buffer in tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]) {
+        let tables = tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]);
+        for buffer in tables.chain(&self.zeroes) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
+        self.erase_all()?;
         let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
             if sizes.spills(layer) {

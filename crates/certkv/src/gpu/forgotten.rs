@@ -19,7 +19,8 @@ impl GpuCache {
     /// Enqueues, in every layer, that nothing is remembered of pages and rows that changed hands. A launch to a layer, and only
     /// after truncations, releases, steps that were dropped, and steps in which a window passed a block.
     pub(super) fn forget(&mut self) -> Result<(), Error> {
-        let Self { core, ring, forgotten, .. } = self;
+        let Self { core, ring, forgotten, config, .. } = self;
+        let mode = if config.erase { SelectMode::Erase } else { SelectMode::Forget };
         for (group, forgotten) in core.sizes.groups.iter().zip(forgotten) {
             forgotten.sort_unstable();
             forgotten.dedup();
@@ -31,7 +32,7 @@ impl GpuCache {
                 let list = ring.area().span(at, bytes)?;
                 for layer in &group.layers {
                     let all = Choice::plan(*layer, 0, 0, false);
-                    core.select(&core.queue, &Choice { mode: SelectMode::Forget, only: Some(list), ..all })?;
+                    core.select(&core.queue, &Choice { mode, only: Some(list), ..all })?;
                 }
             }
             forgotten.clear();

@@ -93,6 +93,11 @@ impl Leaving {
         self.is_empty() && !self.astray
     }
 
+    /// Whether copies are under way for nobody.
+    pub(super) fn is_astray(&self) -> bool {
+        self.astray
+    }
+
     /// For pages that are given up now.
     fn stamp(&self) -> Stamp {
         if self.is_empty() { Stamp::UNTOUCHED } else { Stamp(self.begun) }
@@ -228,7 +233,7 @@ impl GpuCache {
         // Copies to scratch that are owed may be from the tails.
         self.core.settle_all()?;
         self.leaving.forget_until(trip);
-        self.reclaim();
+        self.let_free();
         // Frames of pages that were given up meanwhile.
         self.sweep();
         Ok(())

@@ -38,6 +38,7 @@ mod core;
 mod device_rows;
 mod draft_sections;
 mod drafts;
+mod erase;
 mod events;
 mod extend;
 mod fixed;

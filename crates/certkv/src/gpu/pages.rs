@@ -40,7 +40,7 @@ pub(super) fn put(
             }
         }
     }
-    Ok(core.originals.write(at, page)?)
+    core.put_originals(at, page)
 }
 
 /// Appends the first `tokens` rows of a side of `head` to `out`, `[token][dim]`; `page` holds the page's elements.

@@ -97,7 +97,7 @@ impl GpuCache {
         }
         let gone = evicted.units + evicted.blocks;
         evicted.retire(|group| self.stamp(group))?;
-        self.reclaim();
+        self.let_free();
         Ok(gone)
     }
 
@@ -129,7 +129,7 @@ impl GpuCache {
             None => s.block_tables(&self.pools).and_then(|tables| of(&tables)),
         };
         let needs = needs.map_err(Error::from_table)?;
-        self.reclaim();
+        self.reclaim()?;
         if let Some(prefixes) = &self.prefixes {
             // What waits for originals that leave, the next step has at once.
             return Ok(match prefixes.index.admit(&needs) {

@@ -242,7 +242,7 @@ impl GpuCache {
         reserve: impl Fn(&mut BlockTable) -> Result<Reservation, TableError>,
     ) -> Result<Reservation, Error> {
         self.land()?;
-        self.reclaim();
+        self.reclaim()?;
         loop {
             match reserve(table).map_err(Error::from_table) {
                 Err(error) if self.make_room_after(&error)? => {}
@@ -364,7 +364,7 @@ impl Core {
         records: &[u8],
     ) -> Result<(), Error> {
         let s = &self.sizes;
-        self.originals.write(at, originals)?;
+        self.put_originals(at, originals)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?,
             (None, Some(tail)) => self.fill_tail(layer, tail.index, at)?,

@@ -109,6 +109,8 @@ pub(super) struct Sizes {
     /// Whether every layer keeps its masses.
     pub(super) plan_apart: bool,
     pub(super) partial_bytes: usize,
+    /// Zeroes to be copied over what lies in host memory; none where nothing is erased.
+    pub(super) zero_bytes: usize,
     /// Bytes of a slot of the staging ring.
     pub(super) staging_slot: usize,
     /// Where certificates are published, if they are.
@@ -246,6 +248,7 @@ impl Sizes {
         // The longest things that travel at once: the state of all rows, one row of a table, one layer's inputs.
         let travels = [4 * tables.count.end, 4 * stride, 4 * rows * (2 * g.kv_width() + g.q_width()), original_bytes];
         let staging_slot = travels.into_iter().max().unwrap_or(0).max(1 << 18).next_multiple_of(4096);
+        let most_page = of_layer.iter().map(|layer| layer.page_bytes).max().unwrap_or(0).max(original_bytes);
         let sizes = Self {
             layers: g.layers,
             rows,
@@ -282,6 +285,7 @@ impl Sizes {
             copies: config.copies_per_step,
             plan_apart: config.plan_apart,
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
+            zero_bytes: if config.erase { most_page } else { 0 },
             staging_slot,
             prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),
             later: config.prefixes.as_ref().map_or(0, |p| p.units.saturating_mul(4 * g.layers * g.kv_width())),
@@ -473,6 +477,7 @@ impl Sizes {
         let work = self.partial_bytes + self.counter_bytes() + self.input_bytes() + self.query_bytes();
         let work =
             work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes + self.reach_bytes);
+        let work = work.and_then(|work| work.checked_add(self.zero_bytes));
         let work = work.and_then(|work| work.checked_add(self.drafts.bytes()));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));

@@ -96,7 +96,7 @@ impl GpuCache {
 
     fn leave(&mut self, id: SequenceId) -> Result<u64, Error> {
         self.land()?;
-        self.reclaim();
+        self.reclaim()?;
         let plans = self.plan_swap(id, BlockTable::swap_out)?;
         match self.pass_all(&plans) {
             Ok((passing, bytes)) => {
@@ -117,7 +117,7 @@ impl GpuCache {
 
     fn come_back(&mut self, id: SequenceId) -> Result<u64, Error> {
         self.land()?;
-        self.reclaim();
+        self.reclaim()?;
         let plans = loop {
             match self.plan_swap(id, BlockTable::swap_in) {
                 Err(error) if self.make_room_after(&error)? => {}
@@ -150,7 +150,7 @@ impl GpuCache {
                 Ok(plan) => plans.push(plan),
                 Err(error) => {
                     plans.into_iter().for_each(|plan: SwapPlan| plan.abort(landed));
-                    self.reclaim();
+                    self.let_free();
                     return Err(Error::from_table(error));
                 }
             }
@@ -171,7 +171,7 @@ impl GpuCache {
         if let Some(moves) = &self.moves {
             moves.push(noted);
         }
-        self.reclaim();
+        self.let_free();
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl GpuCache {
             core.finish()?;
             for layer in s.groups[group].layers.iter().copied() {
                 originals.read(self.host_at(layer, op.from.id)?, &mut page)?;
-                originals.write(self.host_at(layer, op.to.id)?, &page)?;
+                core.put_originals(self.host_at(layer, op.to.id)?, &page)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ impl GpuCache {
     /// [`Error::Length`] past the end; [`Error::WindowPassed`] if the window at that length is gone; unknown; no page for the reopened
     /// block; [`Error::Fetch`]: the sequence is unchanged. [`Error::Shortened`] if the device refused a copy: the sequence is cut to whole blocks.
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), Error> {
-        self.reclaim();
+        self.reclaim()?;
         let entry = self.entry(id)?;
         if len > entry.len() {
             return Err(Error::Length { asked: len, len: entry.len() });

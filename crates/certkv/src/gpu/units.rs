@@ -120,7 +120,7 @@ impl Engine for GpuCache {
 
     fn abort(&mut self, reservations: Vec<Reservation>) {
         reservations.into_iter().for_each(|reservation| reservation.abort(landed));
-        self.reclaim();
+        self.let_free();
     }
 
     fn commit(&mut self, table: &mut BlockTable, reservation: Reservation) -> Result<(), Error> {
@@ -142,7 +142,7 @@ impl Engine for GpuCache {
         for table in tables {
             table.release().retire(landed)?;
         }
-        self.reclaim();
+        self.let_free();
         Ok(())
     }
 }

@@ -424,20 +424,21 @@ extern "C" fn select(raw: *const c_void) {
     for address in a.clear.into_iter().filter(|address| *address != 0) {
         set(address, 0, 0);
     }
+    let forgets = [SelectMode::Forget as u32, SelectMode::Erase as u32].contains(&a.mode);
     // What a plan lists is to be copied before the list is begun anew, or read.
-    if a.mode != SelectMode::Forget as u32 {
+    if !forgets {
         LOST.fetch_add(u64::from(waiting().remove(&a.queue)), Ordering::Relaxed);
     }
     if a.mode == SelectMode::Plan as u32 {
         waiting().insert(a.queue);
     }
-    if a.mode == SelectMode::Forget as u32 {
+    if forgets {
         let entries = (1..=word(a.only, 0) as usize).map(|i| word(a.only, i));
         let rows = entries.filter(|entry| entry & ROW_ENTRY != 0).fold(0, |rows, row| rows | 1 << (row & !ROW_ENTRY));
         FORGOTTEN.fetch_or(rows, Ordering::Relaxed);
     }
     if LOOKS.load(Ordering::Relaxed) {
-        if a.mode == SelectMode::Forget as u32 { lent::forget(&a) } else { lent::lend(&a) }
+        if forgets { lent::forget(&a) } else { lent::lend(&a) }
     }
 }
 

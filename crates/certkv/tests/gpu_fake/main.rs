@@ -4,6 +4,7 @@
 mod apart;
 mod calibrated;
 mod drafts;
+mod erased;
 #[path = "../../../certkv-device/tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 mod fixed;

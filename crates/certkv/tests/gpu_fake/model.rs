@@ -230,6 +230,8 @@ fn world(compiler: &Compiler, shelf: &Shelf, seed: u64) -> (usize, [usize; 8], [
     kernels::begin(FORMATS[0]);
     let gpu = Gpu::open(0).expect("the fake");
     let mut config = config(FORMATS[seed as usize % 3]);
+    config.erase = seed / 3 % 2 == 1;
+    let erase = config.erase;
     // Room for sharing, and now and then too little.
     config.max_tokens = (8 + seed as usize % 3 * 12) * BLOCK;
     if let (Some(prefixes), true) = (&mut config.prefixes, seed % 2 == 1) {
@@ -267,6 +269,8 @@ fn world(compiler: &Compiler, shelf: &Shelf, seed: u64) -> (usize, [usize; 8], [
     let evicted = world.cache.evict_prefixes(usize::MAX).expect("evictions");
     let (units, _) = world.cache.prefix_stats().expect("prefixes are cached");
     assert_eq!((world.cache.live_pages(), units), (0, 0), "seed {seed}: pages are left, {evicted} units evicted");
+    let left = world.cache.residue().expect("a look at all memory");
+    assert!(left == 0 || !erase, "seed {seed}: {left} bytes are left in memory that nobody holds");
     world.beside.evict_prefixes(usize::MAX).expect("evictions");
     assert_eq!(world.beside.live_pages(), 0, "seed {seed}: pages are left beside");
     (world.refused, world.seen, [world.planted, world.caught])

@@ -33,6 +33,8 @@ fn of(count: &AtomicU64) -> u64 {
 
 struct World {
     cache: GpuCache,
+    /// What is left in memory is erased.
+    erase: bool,
     backend: Arc<Unruly>,
     live: Vec<(SequenceId, Vec<u32>)>,
     r: Rng,
@@ -70,9 +72,11 @@ impl World {
         backend.arm(armed);
         let mut config = with(format, backend.clone());
         config.spill.iter_mut().for_each(|spill| spill.workers = 1 + seed as usize % 2);
+        config.erase = !seed.is_multiple_of(3);
+        let erase = config.erase;
         let cache = GpuCache::new(gpu, compiler, config).expect("a cache");
         let (live, errors) = (Vec::new(), Vec::new());
-        Self { cache, backend, live, r: Rng::new(seed), next: 0, errors, refused: 0, heads: 0, seen: [0; 8] }
+        Self { cache, erase, backend, live, r: Rng::new(seed), next: 0, errors, refused: 0, heads: 0, seen: [0; 8] }
     }
 
     /// A refusal for want of room is part of life, and so is what a store does that was told to.
@@ -299,6 +303,8 @@ impl World {
             let left = [self.cache.live_pages(), originals, spill.records.doomed + spill.records.putting];
             if left == [0; 3] || Instant::now() > until {
                 assert_eq!(self.backend.inner.bytes(), 0, "bytes in the store");
+                let residue = self.cache.residue().expect("a look at all memory");
+                assert!(residue == 0 || !self.erase, "{residue} bytes in memory that nobody holds");
                 return left;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -283,6 +283,7 @@ fn world(compiler: &Compiler, shelf: &Shelf, seed: u64, tally: &mut [usize; 12])
         swap_tokens: 12 * BLOCK,
         ..config(format)
     };
+    let erase = config.erase;
     let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
     let windows = (0..LAYERS).map(|layer| windows[layer % windows.len()]).collect();
     let (live, library) = (Vec::new(), Vec::new());
@@ -311,6 +312,7 @@ fn world(compiler: &Compiler, shelf: &Shelf, seed: u64, tally: &mut [usize; 12])
     }
     world.cache.evict_prefixes(usize::MAX).expect("evictions");
     assert_eq!(world.cache.live_pages(), 0, "seed {seed}: pages are left");
+    assert!(!erase || world.cache.residue().expect("a look at all memory") == 0, "seed {seed}: bytes are left");
     let all = [world.refused, world.blocks, world.hidden].into_iter().chain(world.seen);
     tally.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
 }

@@ -82,7 +82,7 @@ impl Core {
         };
         Ok(Select {
             variant: kit.for_drafts(drafts).map_or(&kit.variant, |kit| &kit.variant),
-            ctas: if mode == SelectMode::Forget { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
+            ctas: if mode.forgets() { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
             tables: self.tables_from(layer, place)?,
@@ -104,7 +104,7 @@ impl Core {
             target: match mode {
                 SelectMode::Repair => 0.8,
                 SelectMode::Refine => REFINE_TARGET,
-                SelectMode::Plan | SelectMode::Forget => self.plan_target,
+                SelectMode::Plan | SelectMode::Forget | SelectMode::Erase => self.plan_target,
             },
             progress: 8,
             sight: self.sight(layer),

@@ -102,7 +102,7 @@ impl Spilled {
     /// Writes a page that came into its frame, which nothing on the device reads: the stream is idle. Its envelope was that of this slot.
     fn place(&mut self, core: &Core, slot: SlotId, page: &[u8]) -> Result<(), Lost> {
         let Some(frame) = self.map.arriving(slot) else { return Ok(()) };
-        core.originals.write(core.sizes.frame_at(frame), page).map_err(|error| Lost::Gpu(error.into()))?;
+        core.put_originals(core.sizes.frame_at(frame), page).map_err(Lost::Gpu)?;
         self.map.fetched(slot, true);
         self.dirty.push((slot.page.index, slot.layer));
         Ok(())

@@ -96,6 +96,7 @@ impl Spilled {
         let records = records.map_err(|error| Error::Config { field: "spill", why: error.to_string() })?;
         let bytes = Residency::bytes(of.host_pages, layers.len(), count);
         let map = Residency::new(of.host_pages, layers.len(), count, reserve);
+        let map = if config.erase { map.and_then(Residency::erasing) } else { map };
         Ok(Some(Self {
             map: map.ok_or(Error::OutOfMemory { what: "the map of spilled originals", bytes })?,
             group,
@@ -145,6 +146,21 @@ impl Spilled {
         let mut dead = Vec::new();
         self.map.sweep(alive, &mut dead);
         self.bury(dead);
+    }
+
+    /// Enqueues zeroes over frames that were given up, where they are to be erased: then they are free.
+    fn erase_frames(&mut self, core: &Core) -> Result<(), Error> {
+        while let Some(frame) = self.map.to_erase() {
+            let done = core.erase_originals(core::iter::once(core.sizes.frame_at(frame)));
+            self.map.erased(frame, done.is_ok());
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Frames that nobody holds.
+    pub(super) fn free_frames_now(&self) -> impl Iterator<Item = u32> + '_ {
+        self.map.free_frames()
     }
 
     /// Frames that hold something.
@@ -207,6 +223,8 @@ impl GpuCache {
     pub(super) fn sweep(&mut self) {
         if let Some(spill) = &mut self.spill {
             spill.sweep(&self.pools[spill.group].host);
+            // What the driver refuses is tried again by who needs a frame, and is told.
+            let _ = spill.erase_frames(&self.core);
             spill.tend(&self.core);
         }
     }

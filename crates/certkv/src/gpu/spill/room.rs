@@ -116,6 +116,7 @@ impl Spilled {
             });
             map.reclaim(0);
         }
+        self.erase_frames(core)?;
         Ok(self.map.census().free >= n)
     }
 

@@ -41,6 +41,7 @@ fn deletes_do_not_stand_in_the_way_of_reads() {
     let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
     let mut w = World {
         cache,
+        erase: false,
         backend,
         live: Vec::new(),
         r: Rng::new(1),
