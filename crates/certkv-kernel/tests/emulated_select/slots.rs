@@ -1,6 +1,7 @@
 //! Scratch over many steps: few slots, small lists, shared pages, pages given to others.
-use crate::world::{BLOCK, Plan, World, kernel};
-use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
+use crate::emulated::Buffer;
+use crate::world::{BLOCK, Plan, SIDE, World, kernel};
+use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode, SlotPool};
 use certkv_testkit::generate::Rng;
 
 /// A run over steps of new masses. Returns how often a rule was broken.
@@ -83,6 +84,40 @@ fn rows_that_share_a_page_share_its_slot() {
         owners.dedup();
         assert_eq!(owners.len(), all);
         assert!(all <= 200 && all > 0);
+    }
+}
+
+/// Of a page that is forgotten and erased the slots are zero, all of them and no other; of one that is forgotten alone they are as they were.
+#[test]
+fn slots_of_erased_pages_are_zero_and_no_others() {
+    for mode in [SelectMode::Erase, SelectMode::Forget] {
+        let plan = Plan { slots: [90, 70], ..Plan::new(4, &[60 * BLOCK, 50 * BLOCK]) };
+        let (wrong, w) = churn(plan, 3, false);
+        assert_eq!(wrong, 0);
+        let kernel = kernel(4);
+        let gone: Vec<u32> = (0..60).step_by(2).collect();
+        let mut words = vec![gone.len() as u32];
+        words.extend(&gone);
+        w.only.write(0, &words);
+        let scratch = w.plan.slots.map(|slots| Buffer::of(&vec![0xa5a5_a5a5u32; slots * SIDE as usize / 4]));
+        let before: Vec<Vec<u32>> = w.owners.iter().map(Buffer::read).collect();
+        let pool = |pool: SlotPool, side: usize| SlotPool { base: scratch[side].pointer(), ..pool };
+        let (keys, values) = (pool(w.args.keys, 0), pool(w.args.values, 1));
+        w.launch(&kernel, SelectArgs { mode: mode as u32, keys, values, ..w.args }, 3, 9);
+        let (mut erased, mut kept) = (0, 0);
+        for (side, owners) in before.iter().enumerate() {
+            let bytes = scratch[side].read::<u32>();
+            for (slot, owner) in owners.iter().enumerate() {
+                let page = owner.checked_sub(1).map(|item| item / 2 / w.plan.kv_heads as u32);
+                let zero = page.is_some_and(|page| gone.contains(&page)) && mode == SelectMode::Erase;
+                let words = SIDE as usize / 4;
+                let expected = if zero { 0 } else { 0xa5a5_a5a5 };
+                assert!(bytes[slot * words..][..words].iter().all(|word| *word == expected), "{mode:?} {side} {slot}");
+                (erased, kept) = (erased + usize::from(zero), kept + usize::from(!zero));
+            }
+        }
+        assert!(kept > 20 && (erased > 20) == (mode == SelectMode::Erase), "{mode:?}: {erased} {kept}");
+        assert_eq!(w.inconsistencies(), Vec::<String>::new());
     }
 }
 
