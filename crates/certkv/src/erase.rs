@@ -63,7 +63,7 @@ impl Cache {
         let Some(map) = group.map().filter(|_| self.config.erase) else { return };
         loop {
             // Nothing is written under the map's lock.
-            let Some(frame) = map.lock().to_erase() else { return };
+            let Some(frame) = map.lock().take_soiled() else { return };
             let done = group.host.write(frame, &self.main).map(|mut frame| {
                 frame.bytes_mut().fill(0);
                 frame.set_tag(0);

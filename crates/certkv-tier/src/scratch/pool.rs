@@ -68,7 +68,7 @@ impl Pool {
         let mut slots = self.lock();
         slots.settle(&self.pins);
         let mut left = Vec::new();
-        while let Some(slot) = slots.to_erase() {
+        while let Some(slot) = slots.take_soiled() {
             // Nobody else has it, and nothing is written under the lock.
             drop(slots);
             let done = arena.erase(slot).is_ok();

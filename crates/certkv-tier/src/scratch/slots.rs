@@ -347,7 +347,7 @@ impl Slots {
     }
 
     /// Takes a free slot that holds what was there last, to be given back with [`Slots::erased`].
-    pub(crate) fn to_erase(&mut self) -> Option<u32> {
+    pub(crate) fn take_soiled(&mut self) -> Option<u32> {
         self.soiled.pop()
     }
 

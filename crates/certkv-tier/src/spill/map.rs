@@ -176,7 +176,7 @@ impl Residency {
         })
     }
 
-    /// The same, where frames that are given up are free only when they have been [erased](Self::to_erase). `None` if host memory cannot be had.
+    /// The same, where frames that are given up are free only when they have been [erased](Self::take_soiled). `None` if host memory cannot be had.
     pub fn erasing(mut self) -> Option<Self> {
         let mut soiled = Vec::new();
         soiled.try_reserve_exact(self.frames.len()).ok()?;
@@ -185,7 +185,7 @@ impl Residency {
     }
 
     /// Takes a frame that nobody reads any more, to be erased and given back with [`Residency::erased`].
-    pub fn to_erase(&mut self) -> Option<u32> {
+    pub fn take_soiled(&mut self) -> Option<u32> {
         self.soiled.as_mut()?.pop()
     }
 

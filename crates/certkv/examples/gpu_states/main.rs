@@ -1,12 +1,13 @@
 //! Failures that caches had in the field, on a GPU (docs/states.md 7): `gpu_states [--only PART,..] [--few] [--replays N] [--seed N]
 //! [--cubins FOLDER] [--cache FOLDER]`.
 //!
-//! Parts: `unwritten` (B12: what memory holds that nobody wrote changes no bit), `far` (B14: pages behind 2^32 bytes), `replays` (B15: a recorded
+//! Parts: `unwritten` (B12: what memory holds that nobody wrote changes no bit), `erased` (what sequences leave is gone where it is to be erased), `far` (B14: pages behind 2^32 bytes), `replays` (B15: a recorded
 //! step a thousand times while pages change hands), `limits` (B20: caches that the machine has no memory for). `far` pins some 11 GB of host
 //! memory, with `--few` next to nothing: that shows that the program works, and nothing of far pages. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 mod bench;
 #[path = "../common/mod.rs"]
 mod common;
+mod erased;
 mod far;
 mod limits;
 mod replays;
@@ -19,13 +20,14 @@ use common::Words;
 use std::process::ExitCode;
 use std::time::Instant;
 
-const PARTS: [&str; 4] = ["unwritten", "far", "replays", "limits"];
+const PARTS: [&str; 5] = ["unwritten", "erased", "far", "replays", "limits"];
 
 /// Runs a part and says how long it took.
 fn part(name: &str, bench: &Bench<'_>, (replays, few): (usize, bool)) -> Result<bool, Failure> {
     let start = Instant::now();
     let held = match name {
         "unwritten" => unwritten::run(bench),
+        "erased" => erased::run(bench),
         "far" => far::run(bench, few.then(far::Places::few).as_ref()),
         "replays" => replays::run(bench, replays),
         "limits" => limits::run(bench),

@@ -3,6 +3,7 @@ use super::bench::{
     Answer, Bench, Failure, Tally, bent, decode, different, heads, originals, policies, prefill, prompt, rows,
 };
 use certkv::Policy;
+use certkv::gpu::GpuCache;
 use certkv_testkit::generate::Rng;
 
 /// What memory holds before: zeros twice, so that lives which differ by themselves are told; all ones, which are NaN of every type; halves
@@ -11,9 +12,9 @@ const PATTERNS: [(&str, u8); 5] =
     [("zeros", 0), ("zeros again", 0), ("ones", 0xff), ("NaN halves", 0x7e), ("large halves", 0x7b)];
 
 /// All that a life said, and the originals of what lived at its ends.
-type Said = (Vec<Answer>, Vec<u16>);
+pub(crate) type Said = (Vec<Answer>, Vec<u16>);
 
-fn config(bench: &Bench<'_>, format: &str) -> Result<certkv::gpu::GpuConfig, Failure> {
+pub(crate) fn config(bench: &Bench<'_>, format: &str) -> Result<certkv::gpu::GpuConfig, Failure> {
     let mut config = bench.config(format, 36, 6)?;
     (config.max_context, config.swap_tokens) = (8 * bench.block, 8 * bench.block);
     Ok(config)
@@ -22,46 +23,59 @@ fn config(bench: &Bench<'_>, format: &str) -> Result<certkv::gpu::GpuConfig, Fai
 /// Two lives in one cache, filled before each: prompts of whole and open blocks, rows one by one from nothing, truncations into the open
 /// block and before it, a fork, a swap. Open blocks have every number of rows.
 fn life(bench: &Bench<'_>, format: &str, policy: Policy, byte: u8) -> Result<Said, Failure> {
-    let (mut cache, mut r) = (bench.cache(config(bench, format)?)?, Rng::new(bench.seed));
-    let (g, block) = (bench.geometry, bench.block);
-    let (mut answers, mut last) = (Vec::new(), Vec::new());
+    let mut cache = bench.cache(config(bench, format)?)?;
+    let mut said = Said::default();
+    let mut r = Rng::new(bench.seed);
     for _ in 0..2 {
         cache.poison(byte)?;
-        let mut ids = Vec::new();
-        for tokens in [block - 1, 2 * block + 3, 3 * block, 0] {
-            let id = cache.create()?;
-            if tokens > 0 {
-                prefill(&mut cache, id, tokens, &prompt(&g, tokens, &mut r))?;
-            }
-            ids.push(id);
-        }
-        for i in 0..block + 6 {
-            if i == block / 3 {
-                ids.push(cache.create()?);
-            }
-            if i == block / 4 {
-                ids.push(cache.fork(ids[1])?);
-            }
-            if i == block / 2 {
-                cache.swap_out(ids[2])?;
-                cache.swap_in(ids[2])?;
-            }
-            if i % 6 == 5 {
-                // The fourth goes through all lengths.
-                let at = [0, 1, 2][r.below(3)];
-                let len = cache.len(ids[at])?;
-                let back = 1 + r.below(if i % 12 == 5 { 3 } else { block });
-                cache.truncate(ids[at], len.saturating_sub(back))?;
-            }
-            let rows = rows(&g, ids.len(), &mut r);
-            answers.extend(decode(&mut cache, &ids, &rows, policy, true)?);
-        }
-        for id in ids {
-            last.extend(originals(&mut cache, id)?);
-            cache.release(id)?;
-        }
+        live(bench, &mut cache, policy, &mut r, &mut said)?;
     }
-    Ok((answers, last))
+    Ok(said)
+}
+
+/// A life that ends with no sequence.
+pub(crate) fn live(
+    bench: &Bench<'_>,
+    cache: &mut GpuCache,
+    policy: Policy,
+    r: &mut Rng,
+    (answers, last): &mut Said,
+) -> Result<(), Failure> {
+    let (g, block) = (bench.geometry, bench.block);
+    let mut ids = Vec::new();
+    for tokens in [block - 1, 2 * block + 3, 3 * block, 0] {
+        let id = cache.create()?;
+        if tokens > 0 {
+            prefill(cache, id, tokens, &prompt(&g, tokens, r))?;
+        }
+        ids.push(id);
+    }
+    for i in 0..block + 6 {
+        if i == block / 3 {
+            ids.push(cache.create()?);
+        }
+        if i == block / 4 {
+            ids.push(cache.fork(ids[1])?);
+        }
+        if i == block / 2 {
+            cache.swap_out(ids[2])?;
+            cache.swap_in(ids[2])?;
+        }
+        if i % 6 == 5 {
+            // The fourth goes through all lengths.
+            let at = [0, 1, 2][r.below(3)];
+            let len = cache.len(ids[at])?;
+            let back = 1 + r.below(if i % 12 == 5 { 3 } else { block });
+            cache.truncate(ids[at], len.saturating_sub(back))?;
+        }
+        let rows = rows(&g, ids.len(), r);
+        answers.extend(decode(cache, &ids, &rows, policy, true)?);
+    }
+    for id in ids {
+        last.extend(originals(cache, id)?);
+        cache.release(id)?;
+    }
+    Ok(())
 }
 
 /// Written rows overwritten, with small finite numbers: the fill reaches what is read, and the comparison sees it.

@@ -1,6 +1,8 @@
 //! The program `gpu_states` over the fake driver: its host's part runs, its gates hold, its controls are caught.
 #[path = "../../examples/gpu_states/bench.rs"]
 mod bench;
+#[path = "../../examples/gpu_states/erased.rs"]
+mod erased;
 #[path = "../../examples/gpu_states/far.rs"]
 mod far;
 #[path = "../../examples/gpu_states/limits.rs"]
@@ -34,6 +36,11 @@ fn part(work: impl FnOnce(&Bench<'_>, &fake_cuda::Fake) -> Result<bool, Failure>
 #[test]
 fn lives_over_any_memory_run_over_the_fake() {
     part(|bench, _| unwritten::run(bench));
+}
+
+#[test]
+fn lives_leave_nothing_over_the_fake() {
+    part(|bench, _| erased::run(bench));
 }
 
 #[test]

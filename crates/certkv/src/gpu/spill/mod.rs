@@ -150,7 +150,7 @@ impl Spilled {
 
     /// Enqueues zeroes over frames that were given up, where they are to be erased: then they are free.
     fn erase_frames(&mut self, core: &Core) -> Result<(), Error> {
-        while let Some(frame) = self.map.to_erase() {
+        while let Some(frame) = self.map.take_soiled() {
             let done = core.erase_originals(core::iter::once(core.sizes.frame_at(frame)));
             self.map.erased(frame, done.is_ok());
             done?;
