@@ -9,10 +9,10 @@ static void configs()
     certkv_config c;
     TRUE(certkv_config_init(&c, static_cast<std::uint32_t>(sizeof c)) == CERTKV_OK);
     TRUE(fresh.struct_size == sizeof(certkv_config) && fresh.layers == c.layers && fresh.tolerance == c.tolerance);
-    TRUE(fresh.max_sequences == c.max_sequences && fresh.format == c.format && fresh.policy == c.policy && fresh.reserved == 0);
+    TRUE(fresh.max_sequences == c.max_sequences && fresh.format == c.format && fresh.policy == c.policy && fresh.erase == 0);
     certkv::Config config = small();
-    config.reserved = 1;
-    REFUSED(CERTKV_RESERVED, "reserved", certkv::Cache::create(config));
+    config.erase = 2;
+    REFUSED(CERTKV_INVALID_ARGUMENT, "erase", certkv::Cache::create(config));
     config = small();
     config.format = "k8";
     REFUSED(CERTKV_FORMAT, "k8", certkv::Cache::create(config));
@@ -72,6 +72,8 @@ static void empty()
     REFUSED(CERTKV_NULL_POINTER, "cache", none.create_from(prefix, {}));
     REFUSED(CERTKV_NULL_POINTER, "cache", none.evict_prefixes());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.admit(1));
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.scrub(1));
+    REFUSED(CERTKV_NULL_POINTER, "cache", none.residue());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.open_ring());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.memory());
     REFUSED(CERTKV_NULL_POINTER, "cache", none.snapshot());
@@ -117,8 +119,25 @@ static void policies()
     REFUSED(CERTKV_INVALID_ARGUMENT, "options->policy", cache.begin(sequence, 1, certkv::StepOptions(9)));
 }
 
+// Pages in use are what was written, and nothing is left of those that are not.
+static void upkeep()
+{
+    certkv::Config config = small();
+    config.erase = 1;
+    const certkv::Cache cache = *certkv::Cache::create(config);
+    {
+        const certkv::Sequence sequence = filled(cache);
+        std::vector<certkv_damage> damages(2);
+        const auto found = cache.scrub(UINT64_MAX, true, damages);
+        OK(found);
+        TRUE(found->pages > 0 && found->complete == 1 && found->mended == 0 && found->damaged == 0 && cache.scrub(1)->pages >= 1);
+    }
+    TRUE(*cache.residue() == 0 && cache.scrub(1)->pages == 0);
+}
+
 int main()
 {
+    upkeep();
     policies();
     configs();
     lives();

@@ -134,7 +134,7 @@ static void configurations(void)
     REFUSED(CERTKV_POLICY, tolerance, -0.5);
     REFUSED(CERTKV_POLICY, tolerance, NAN);
     REFUSED(CERTKV_POLICY, tolerance, INFINITY);
-    REFUSED(CERTKV_RESERVED, reserved, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, erase, 2);
     REFUSED(CERTKV_INVALID_ARGUMENT, swap_tokens, UINT64_MAX);
     REFUSED(CERTKV_INVALID_ARGUMENT, swap_tokens, ((uint64_t)1 << 31) + 1);
     REFUSED(CERTKV_OK, swap_tokens, 1);

@@ -130,6 +130,7 @@ static void *looks(void *given)
         certkv_snapshot seen;
         certkv_memory memory;
         certkv_events_read read;
+        certkv_scrubbed scrubbed;
         uint64_t bytes = 0;
         memset(&seen, 0, sizeof seen);
         seen.struct_size = (uint32_t)sizeof seen;
@@ -140,6 +141,10 @@ static void *looks(void *given)
         TOLD(certkv_cache_snapshot(shared, &seen));
         TOLD(certkv_cache_memory(shared, &memory));
         TOLD(certkv_cache_moves(shared, 0, moves, 64, &read));
+        memset(&scrubbed, 0, sizeof scrubbed);
+        scrubbed.struct_size = (uint32_t)sizeof scrubbed;
+        TOLD(certkv_cache_scrub(shared, 4, round % 2, NULL, 0, &scrubbed));
+        mine->failed += scrubbed.mended + scrubbed.damaged > 0;
         TOLD(certkv_cache_metrics(shared, "a", 1, text, sizeof text, &bytes));
         mine->failed += seen.packed.used > seen.packed.reserved;
     }

@@ -1288,9 +1288,12 @@ typedef struct certkv_config {
    */
   certkv_eviction prefix_eviction;
   /**
-   * 0.
+   * 1 if what sequences leave in memory is overwritten with zeroes before anybody else has it; 0 otherwise. Pages of codes and of originals, on the device, on the
+   * host and swapped out, and sides copied to scratch: of a sequence that is released, cut or swapped out, as far as no step reads them, before that call returns, on a
+   * GPU in the order of the cache's stream. Not blocks that cached prefixes keep, nor records in a store until it has deleted them, nor buffers that a call works in until the
+   * next one needs them. Costs a write of each page's bytes when it is given up, on a GPU that of originals over the link.
    */
-  uint32_t reserved;
+  uint32_t erase;
   /**
    * A store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
    * be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
@@ -1781,6 +1784,67 @@ typedef struct certkv_move_event {
    */
   uint64_t bytes;
 } certkv_move_event;
+
+/**
+ * What is wrong with a page.
+ */
+typedef int32_t certkv_fault;
+
+/**
+ * A page that is not what was sealed, and could not be mended.
+ */
+typedef struct certkv_damage {
+  /**
+   * The sequence that has the block, or one of them; CERTKV_NO_SEQUENCE for a cached prefix that no sequence holds.
+   */
+  certkv_sequence sequence;
+  /**
+   * Layer of the model.
+   */
+  uint32_t layer;
+  /**
+   * The first of the page's KV heads.
+   */
+  uint32_t kv_head;
+  /**
+   * Block of the sequence.
+   */
+  uint32_t block;
+  /**
+   * One of the CERTKV_FAULT values.
+   */
+  certkv_fault fault;
+} certkv_damage;
+
+/**
+ * What certkv_cache_scrub found.
+ */
+typedef struct certkv_scrubbed {
+  /**
+   * sizeof(certkv_scrubbed), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 1 if the last page that there is was looked at: the next call begins anew. 0 otherwise.
+   */
+  uint32_t complete;
+  /**
+   * Pages that were compared, each of one layer.
+   */
+  uint64_t pages;
+  /**
+   * Those of them that were not what was sealed, and are again.
+   */
+  uint64_t mended;
+  /**
+   * Those that could not be mended, whether `damages` had room for them or not.
+   */
+  uint64_t damaged;
+  /**
+   * Sequences that were passed over: a step holds them.
+   */
+  uint64_t busy;
+} certkv_scrubbed;
 
 /**
  * Whether pages suffice.
@@ -2891,6 +2955,16 @@ typedef struct certkv_plan {
 #define CERTKV_MOVE_FETCHED 4
 
 /**
+ * Codes are not those that were sealed, and its originals do not give these: what is read of it is wrong, and no bound covers that.
+ */
+#define CERTKV_FAULT_CODES 1
+
+/**
+ * Codes are those that were sealed, and its originals give others: what is read exactly of it is wrong.
+ */
+#define CERTKV_FAULT_ORIGINALS 2
+
+/**
  * Free pages are enough.
  */
 #define CERTKV_FITS 0
@@ -3688,6 +3762,38 @@ certkv_status certkv_cache_moves(const struct certkv_cache *cache,
                                  struct certkv_move_event *events,
                                  uint64_t n_events,
                                  struct certkv_events_read *read);
+
+/**
+ * On the host: compares the next pages of codes with their seals, `pages` of them at least as blocks are looked at whole, those of sequences on the device and
+ * swapped out and those of cached prefixes, and codes those again from their originals that are not what was sealed: what is mended has the bits that it had. With 1 for
+ * `originals` (0 otherwise) originals in host memory are compared too, which costs what coding costs. Calls go on where the last one ended, each page once a round. A server
+ * calls it between steps to find out of memory that somebody else wrote to, or that rotted. The first `n_damages` pages that could not be mended are
+ * described; `*scrubbed`, whose `struct_size` must be set, is filled.
+ *
+ * Threads: any, at any time; other calls on the cache wait until it is done, half a clock for each byte of codes. Sequences that a step holds are passed over.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, another number for `originals`), INVALID_HANDLE, UNSUPPORTED (a cache on a
+ * GPU: pages have no seals while they lie there), OUT_OF_MEMORY, DEVICE, POISONED. What was mended by then is; `damages` and `*scrubbed` are unchanged.
+ */
+certkv_status certkv_cache_scrub(struct certkv_cache *cache,
+                                 uint64_t pages,
+                                 uint32_t originals,
+                                 struct certkv_damage *damages,
+                                 uint64_t n_damages,
+                                 struct certkv_scrubbed *scrubbed);
+
+/**
+ * Counts the bytes that are not zero in memory that nobody holds: in free pages of all kinds, and free scratch. With `config->erase` that is 0, but for what was given up and is
+ * still read. Reads all of it: for audits and tests.
+ *
+ * Threads: any, at any time; other calls on the cache wait until it is done.
+ * Stream: on a GPU the cache's own; blocks until its work is done.
+ * Capture: not allowed.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, DEVICE, OUT_OF_MEMORY, POISONED; on a GPU BUSY_STEP while a step is open. `*bytes` is unchanged.
+ */
+certkv_status certkv_cache_residue(struct certkv_cache *cache,
+                                   uint64_t *bytes);
 
 /**
  * Whether `tokens` more tokens of `sequence`, or of a new sequence where it is CERTKV_NO_SEQUENCE, would find their pages now; of a

@@ -1083,6 +1083,19 @@ public:
         certkv_admission admission = detail::sized<certkv_admission>();
         return detail::done(certkv_cache_admit(handle_, CERTKV_NO_SEQUENCE, tokens, &admission), admission);
     }
+    // certkv_cache_scrub, of at least so many pages; damage that could not be mended goes to `damages` as far as it has room.
+    [[nodiscard]] Result<certkv_scrubbed> scrub(std::uint64_t pages, bool originals = false, span<certkv_damage> damages = {}) const noexcept
+    {
+        certkv_scrubbed scrubbed = detail::sized<certkv_scrubbed>();
+        const certkv_status status = certkv_cache_scrub(handle_, pages, originals ? 1 : 0, damages.data(), damages.size(), &scrubbed);
+        return detail::done(status, scrubbed);
+    }
+    // certkv_cache_residue.
+    [[nodiscard]] Result<std::uint64_t> residue() const noexcept
+    {
+        std::uint64_t bytes = 0;
+        return detail::done(certkv_cache_residue(handle_, &bytes), bytes);
+    }
     // certkv_cache_evict_prefixes; how many went.
     [[nodiscard]] Result<std::uint64_t> evict_prefixes(std::uint64_t units = UINT64_MAX) const noexcept
     {

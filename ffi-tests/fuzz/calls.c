@@ -32,6 +32,7 @@ static certkv_certificate certificates[MOST * Q_HEADS];
 static uint32_t prompt[4 * MOST];
 static certkv_prefix_event prefix_events[8];
 static certkv_move_event move_events[8];
+static certkv_damage damages[4];
 static uint64_t words[512];
 static long held_bytes, held_stores;
 
@@ -339,7 +340,7 @@ static void create(void)
                                  offsetof(certkv_config, scale),          offsetof(certkv_config, threads),
                                  offsetof(certkv_config, tolerance),      offsetof(certkv_config, policy),
                                  offsetof(certkv_config, max_sequences),  offsetof(certkv_config, prefix_eviction),
-                                 offsetof(certkv_config, reserved),       offsetof(certkv_config, spill_workers),
+                                 offsetof(certkv_config, erase),       offsetof(certkv_config, spill_workers),
                                  offsetof(certkv_config, spill_in_flight), offsetof(certkv_config, device)};
         uint64_t value = extreme();
         memcpy((char *)&config + fields[below(sizeof fields / sizeof *fields)], &value, sizeof(uint32_t));
@@ -744,6 +745,7 @@ static void of_cache(void)
     certkv_admission admission;
     certkv_events_read read;
     certkv_error_info info;
+    certkv_scrubbed scrubbed;
     uint64_t length = 0;
     memset(&snapshot, 0, sizeof snapshot);
     snapshot.struct_size = struct_size(sizeof snapshot);
@@ -755,7 +757,16 @@ static void of_cache(void)
     read.struct_size = struct_size(sizeof read);
     memset(&info, 0, sizeof info);
     info.struct_size = struct_size(sizeof info);
-    switch (below(9)) {
+    switch (below(11)) {
+    case 8:
+        memset(&scrubbed, 0, sizeof scrubbed);
+        scrubbed.struct_size = struct_size(sizeof scrubbed);
+        answered(certkv_cache_scrub(cache, rarely(2) ? extreme() : below(20), rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
+                                    (certkv_damage *)pointer(damages), size(4), (certkv_scrubbed *)pointer(&scrubbed)));
+        break;
+    case 9:
+        answered(certkv_cache_residue(cache, (uint64_t *)pointer(&length)));
+        break;
     case 0:
         answered(certkv_cache_snapshot(cache, (certkv_snapshot *)pointer(&snapshot)));
         break;

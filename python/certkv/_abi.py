@@ -84,6 +84,8 @@ CERTKV_MOVE_SWAPPED_OUT = 1
 CERTKV_MOVE_SWAPPED_IN = 2
 CERTKV_MOVE_SPILLED = 3
 CERTKV_MOVE_FETCHED = 4
+CERTKV_FAULT_CODES = 1
+CERTKV_FAULT_ORIGINALS = 2
 CERTKV_FITS = 0
 CERTKV_FITS_SOON = 1
 CERTKV_FITS_AFTER_EVICTION = 2
@@ -199,6 +201,7 @@ certkv_cpu = ctypes.c_int32
 certkv_stop = ctypes.c_int32
 certkv_event_kind = ctypes.c_int32
 certkv_move_kind = ctypes.c_int32
+certkv_fault = ctypes.c_int32
 certkv_verdict = ctypes.c_int32
 certkv_space = ctypes.c_int32
 
@@ -461,7 +464,7 @@ class certkv_config(ctypes.Structure):
         ("prefix_units", ctypes.c_uint64),
         ("prefix_secret", ctypes.POINTER(ctypes.c_uint8)),
         ("prefix_eviction", certkv_eviction),
-        ("reserved", ctypes.c_uint32),
+        ("erase", ctypes.c_uint32),
         ("spill_store", ctypes.c_void_p),
         ("spill_host_tokens", ctypes.c_uint64),
         ("spill_budget", ctypes.c_uint64),
@@ -609,6 +612,27 @@ class certkv_move_event(ctypes.Structure):
         ("sequence", certkv_sequence),
         ("page", ctypes.c_uint64),
         ("bytes", ctypes.c_uint64),
+    ]
+
+
+class certkv_damage(ctypes.Structure):
+    _fields_ = [
+        ("sequence", certkv_sequence),
+        ("layer", ctypes.c_uint32),
+        ("kv_head", ctypes.c_uint32),
+        ("block", ctypes.c_uint32),
+        ("fault", certkv_fault),
+    ]
+
+
+class certkv_scrubbed(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("complete", ctypes.c_uint32),
+        ("pages", ctypes.c_uint64),
+        ("mended", ctypes.c_uint64),
+        ("damaged", ctypes.c_uint64),
+        ("busy", ctypes.c_uint64),
     ]
 
 
@@ -924,6 +948,8 @@ STRUCTS = {
     "certkv_prefix_event": certkv_prefix_event,
     "certkv_events_read": certkv_events_read,
     "certkv_move_event": certkv_move_event,
+    "certkv_damage": certkv_damage,
+    "certkv_scrubbed": certkv_scrubbed,
     "certkv_admission": certkv_admission,
     "certkv_chunk": certkv_chunk,
     "certkv_step_options": certkv_step_options,
@@ -1375,6 +1401,24 @@ PROTOTYPES = {
             ctypes.POINTER(certkv_move_event),
             ctypes.c_uint64,
             ctypes.POINTER(certkv_events_read),
+        ],
+    ),
+    "certkv_cache_scrub": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.POINTER(certkv_damage),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_scrubbed),
+        ],
+    ),
+    "certkv_cache_residue": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_uint64),
         ],
     ),
     "certkv_cache_admit": (

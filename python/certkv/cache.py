@@ -118,6 +118,19 @@ class Cache(_Owned):
         self.library.call("certkv_cache_moves", self.handle(), start, told, most, ctypes.byref(read))
         return told[: read.read], read
 
+    def scrub(self, pages, originals=False, most=16):
+        """Compares at least so many pages with their seals, and mends those that are not what was sealed: a certkv_scrubbed, and up to `most` certkv_damage that
+        could not be mended. With `originals` these are compared too. On the host."""
+        damages, done = (_abi.certkv_damage * most)(), _abi.certkv_scrubbed(struct_size=ctypes.sizeof(_abi.certkv_scrubbed))
+        self.library.call("certkv_cache_scrub", self.handle(), pages, int(originals), damages, most, ctypes.byref(done))
+        return done, damages[: min(done.damaged, most)]
+
+    def residue(self):
+        """Bytes that are not zero in memory that nobody holds: 0 with `erase=1`, but for what is still read."""
+        left = _u64()
+        self.library.call("certkv_cache_residue", self.handle(), ctypes.byref(left))
+        return left.value
+
     def memory(self):
         """certkv_memory: what is held and reserved, in bytes."""
         memory = _abi.certkv_memory(struct_size=ctypes.sizeof(_abi.certkv_memory))

@@ -260,6 +260,17 @@ class Lives(unittest.TestCase):
             self.assertTrue((mixed[2 * head:2 * head + 2] == answers(format)[2 * head:2 * head + 2]).all(), format)
             self.assertFalse((mixed == answers(format)).all(), format)
 
+    def test_pages_are_looked_after(self):
+        for erase in (0, 1):
+            with small(erase=erase, format="k8-v4g64-b16") as cache:
+                sequence = cache.sequence()
+                with cache.step([(sequence, 40)]) as step:
+                    step.append(0, rows(40, 1, 64) + 0.5, rows(40, 1, 64) + 0.25)
+                done, damages = cache.scrub(100, originals=True)
+                self.assertEqual((done.pages, done.mended, done.damaged, done.busy, done.complete, list(damages)), (2, 0, 0, 0, 1, []))
+                sequence.close()
+                self.assertEqual(cache.residue() == 0, erase == 1)
+
     def test_moves_are_told(self):
         with small(swap_tokens=256, move_events=3, format="k8-v4g64-b16") as cache:
             sequence = cache.sequence()

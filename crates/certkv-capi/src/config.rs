@@ -10,9 +10,7 @@ use crate::level::{self, certkv_level};
 use crate::log::{Sink, certkv_log};
 use crate::retention::certkv_retention;
 use crate::scales::{self, certkv_scales};
-use crate::status::certkv_status::{
-    self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_RESERVED, CERTKV_UNSUPPORTED,
-};
+use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_INVALID_ARGUMENT, CERTKV_POLICY, CERTKV_UNSUPPORTED};
 use crate::store::{self, certkv_store};
 use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
@@ -109,8 +107,11 @@ pub struct certkv_config {
     pub prefix_secret: *const u8,
     /// Which cached prefix goes first when room is needed: one of the CERTKV_EVICTION values.
     pub prefix_eviction: certkv_eviction,
-    /// 0.
-    pub reserved: u32,
+    /// 1 if what sequences leave in memory is overwritten with zeroes before anybody else has it; 0 otherwise. Pages of codes and of originals, on the device, on the
+    /// host and swapped out, and sides copied to scratch: of a sequence that is released, cut or swapped out, as far as no step reads them, before that call returns, on a
+    /// GPU in the order of the cache's stream. Not blocks that cached prefixes keep, nor records in a store until it has deleted them, nor buffers that a call works in until the
+    /// next one needs them. Costs a write of each page's bytes when it is given up, on a GPU that of originals over the link.
+    pub erase: u32,
     /// A store for the originals of live sequences for which host memory has no room; NULL for none. The cache keeps it: the handle may
     /// be destroyed. What a step reads from codes costs what it did; originals that it needs and that have left are read from the store first, and
     /// what the store did to them is a status of that step. On a GPU plans and repairs leave them on codes, and a step of sequences that lack some
@@ -248,11 +249,10 @@ pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
-    if given.reserved != 0 {
-        return Err(Failure::new(CERTKV_RESERVED, "config->reserved is not 0"));
-    }
-    if given.plan_apart > 1 {
-        return Err(invalid(format!("config->plan_apart = {}: must be 0 or 1", given.plan_apart)));
+    for (name, given) in [("plan_apart", given.plan_apart), ("erase", given.erase)] {
+        if given > 1 {
+            return Err(invalid(format!("config->{name} = {given}: must be 0 or 1")));
+        }
     }
     let store = match given.store {
         CERTKV_DTYPE_DEFAULT | CERTKV_F16 => Dtype::F16,
@@ -285,6 +285,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.scratch_values = or(given.scratch_values, 0);
     config.policy = policy("config", given.policy, given.tolerance, given.row_share)?;
     config.swap_tokens = or(given.swap_tokens, 0);
+    config.erase = given.erase == 1;
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
     (config.prefix_events, config.move_events) = (or(given.prefix_events, 0), or(given.move_events, 0));
@@ -347,6 +348,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
     gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
     gpu.plan_apart = given.plan_apart == 1;
+    gpu.erase = config.erase;
     Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })
 }
 
@@ -515,7 +517,7 @@ mod tests {
             ("config->swap_tokens: ", &|c| c.swap_tokens = u64::MAX),
             ("config->prefix_units: ", &|c| c.prefix_units = u64::MAX),
             ("config->prefix_eviction = 5", &|c| c.prefix_eviction = 5),
-            ("config->reserved", &|c| c.reserved = 1),
+            ("config->erase = 2: must be 0 or 1", &|c| c.erase = 2),
             ("config->windows: 3 windows", &|c| (c.n_windows, c.windows) = (3, three.as_ptr())),
             ("config->windows: a window of", &|c| (c.n_windows, c.windows) = (1, &window)),
             ("config->prefix_events: ", &|c| c.prefix_events = 5),

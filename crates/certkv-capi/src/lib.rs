@@ -42,6 +42,7 @@ mod ring;
 mod rows;
 mod save;
 mod scales;
+mod scrub;
 mod sealed;
 mod sequence;
 mod snapshot;
@@ -92,6 +93,7 @@ pub use scales::{
     certkv_scales, certkv_scales_describe, certkv_scales_destroy, certkv_scales_info, certkv_scales_open,
     certkv_scales_read,
 };
+pub use scrub::*;
 pub use sequence::*;
 pub use snapshot::*;
 pub use statistics::{certkv_cache_memory, certkv_memory};

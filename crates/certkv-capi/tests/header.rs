@@ -86,6 +86,7 @@ fn generated() -> String {
         "offload",
         "events",
         "moves",
+        "scrub",
         "admit",
         "certificate",
         "step",
@@ -268,7 +269,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_config {
             struct_size, layers, q_heads, kv_heads, head_dim, store, scale, threads, format, max_tokens, device_budget,
             host_budget, scratch_keys, scratch_values, tolerance, max_sequences, policy, device, certificate_ring,
-            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, reserved, spill_store,
+            max_context, kernels, swap_tokens, prefix_units, prefix_secret, prefix_eviction, erase, spill_store,
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
             move_events, levels, control, scales, n_levels, plan_apart, log, retention,
@@ -340,6 +341,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         }
         certkv_publication { struct_size, stop, cached, added }
         certkv_prefix_event { number, kind, unit, marked, reserved, key, parent }
+        certkv_damage { sequence, layer, kv_head, block, fault }
+        certkv_scrubbed { struct_size, complete, pages, mended, damaged, busy }
         certkv_move_event { number, kind, layer, layers, block, sequence, page, bytes }
         certkv_events_read { struct_size, unit_tokens, read, lost, next, newest }
         certkv_class_use { used, reserved, peak }
@@ -404,6 +407,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_prefix_event", 88),
         ("certkv_events_read", 40),
         ("certkv_move_event", 48),
+        ("certkv_damage", 24),
+        ("certkv_scrubbed", 40),
         ("certkv_class_use", 24),
         ("certkv_pool_use", 24),
         ("certkv_page_use", 32),

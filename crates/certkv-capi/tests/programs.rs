@@ -97,7 +97,7 @@ fn the_gpu_examples_decode_or_say_why_not() {
 }
 
 /// One program per object, and how many checks it makes at least.
-const HOSTILE: [(&str, u32); 18] = [
+const HOSTILE: [(&str, u32); 19] = [
     ("misuse", 330),
     ("swap", 60),
     ("save", 80),
@@ -112,6 +112,7 @@ const HOSTILE: [(&str, u32); 18] = [
     ("calibration", 500),
     ("tensor", 2000),
     ("moves", 90),
+    ("scrub", 90),
     ("levels", 200),
     ("decides", 300),
     ("scales", 800),

@@ -15,7 +15,7 @@ fn watched(made: &Path, dir: &Path) -> Output {
 
 const FOUND: i32 = 99;
 
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 18] = [
     "misuse",
     "swap",
     "save",
@@ -30,6 +30,7 @@ const PROGRAMS: [&str; 17] = [
     "calibration",
     "tensor",
     "moves",
+    "scrub",
     "levels",
     "decides",
     "scales",

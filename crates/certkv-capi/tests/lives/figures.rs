@@ -44,7 +44,7 @@ fn a_plan_is_what_a_cache_reserves() {
         assert_eq!(certkv_config_plan(&config, odd.cast()), CERTKV_MISALIGNED);
         assert_eq!(certkv_config_plan(odd.cast::<certkv_config>(), &mut older), CERTKV_MISALIGNED);
         assert_eq!(certkv_config_plan(&certkv_config { layers: 0, ..config }, &mut older), CERTKV_INVALID_ARGUMENT);
-        assert_eq!(certkv_config_plan(&certkv_config { reserved: 1, ..config }, &mut older), CERTKV_RESERVED);
+        assert_eq!(certkv_config_plan(&certkv_config { erase: 2, ..config }, &mut older), CERTKV_INVALID_ARGUMENT);
         let mut seen = certkv_snapshot { struct_size: 16, busy: 7, ..Default::default() };
         for (handle, status) in no_caches() {
             assert_eq!(certkv_cache_snapshot(handle, &mut seen), status);
