@@ -7,6 +7,26 @@ use certkv_control::BitSet;
 use certkv_core::OutOfMemory;
 use certkv_page::BlockTable;
 
+/// A bound as it is remembered, in 16 bits: the smallest bfloat16 that is not below it, and so within 1/128 of it. What is remembered decides what is read, and no
+/// certificate rests on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound(u16);
+
+impl Bound {
+    /// Nothing is known.
+    pub(crate) const UNKNOWN: Self = Self(0x7f80);
+
+    /// Of a bound that is not negative and not NaN.
+    pub(crate) fn of(x: f32) -> Self {
+        let bits = x.to_bits();
+        Self((bits >> 16) as u16 + u16::from(bits & 0xffff != 0))
+    }
+
+    pub(crate) fn get(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+}
+
 /// What one KV head of one layer remembers from step to step: the promoted sets that the next step starts from, and the
 /// last known bounds of each block's logit error, so that a block that is promoted now can be judged without its codes.
 #[derive(Debug, Clone, Default)]
@@ -14,9 +34,9 @@ pub(crate) struct HeadMemory {
     /// Blocks whose keys the next step reads from the originals.
     pub(crate) keys: BitSet,
     /// Last known `Delta_b` of codes alone, `[query head of the group][block]`, grown block by block.
-    pub(crate) delta: Vec<Vec<f32>>,
+    pub(crate) delta: Vec<Vec<Bound>>,
     /// Last known `Lambda_b`, in the same order.
-    pub(crate) lambda: Vec<Vec<f32>>,
+    pub(crate) lambda: Vec<Vec<Bound>>,
     /// The last step read everything from codes, and had little to skip.
     pub(crate) flat: bool,
     /// What the last output of each query head tells; empty before the first.
@@ -64,7 +84,7 @@ impl HeadMemory {
             known.resize_with(heads, Vec::new);
             for k in known {
                 reserve_exact(k, whole_words(blocks))?;
-                k.resize(blocks, f32::INFINITY);
+                k.resize(blocks, Bound::UNKNOWN);
             }
         }
         Ok(())
@@ -109,7 +129,7 @@ impl HeadMemory {
             // No longer than it was: a block more is one of the next step's.
             known.truncate(from.len());
             for (to, from) in known.iter_mut().zip(from) {
-                *to = from.and_then(|from| old.get(from).copied()).unwrap_or(f32::INFINITY);
+                *to = from.and_then(|from| old.get(from).copied()).unwrap_or(Bound::UNKNOWN);
             }
         }
     }
@@ -137,7 +157,8 @@ impl HeadMemory {
     /// Bytes at `blocks` blocks of `heads` query heads, `lists` numbers of each block and query head.
     fn most_bytes(blocks: usize, heads: usize, lists: usize) -> usize {
         // What is kept of each query head is counted with its lists.
-        let known = lists * heads * (whole_words(blocks) * 4 + size_of::<Vec<f32>>());
+        let (bounds, rest) = (2 * size_of::<Bound>(), lists.saturating_sub(2) * size_of::<f32>());
+        let known = heads * (whole_words(blocks) * (bounds + rest) + lists * size_of::<Vec<f32>>());
         known + set_bytes(blocks) + heads * size_of::<Hint>() + size_of::<Self>()
     }
 
@@ -147,8 +168,12 @@ impl HeadMemory {
     }
 
     fn bytes(&self) -> usize {
-        let known: usize =
-            self.delta.iter().chain(&self.lambda).map(|k| k.capacity() * 4 + size_of::<Vec<f32>>()).sum();
+        let known: usize = self
+            .delta
+            .iter()
+            .chain(&self.lambda)
+            .map(|k| k.capacity() * size_of::<Bound>() + size_of::<Vec<Bound>>())
+            .sum();
         let terms =
             self.terms.blocks.capacity() * size_of::<[f32; 4]>() + self.terms.heads.capacity() * size_of::<[f32; 2]>();
         let known = known + self.mass.capacity() * 4 + terms;
@@ -276,6 +301,28 @@ impl SequenceState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bound_is_remembered_as_no_less_and_little_more() {
+        let mut seed = 7;
+        for x in [0.0, 1.0, f32::MIN_POSITIVE, 1e-40, f32::MAX, 0.1, f32::INFINITY].into_iter().chain((0..10_000).map(
+            |_| {
+                seed = certkv_core::hash::splitmix64(seed);
+                f32::from_bits(seed as u32 >> 1)
+            },
+        )) {
+            if x.is_nan() {
+                continue;
+            }
+            let kept = Bound::of(x).get();
+            assert!(
+                kept >= x && (kept <= x * (1.0 + 1.0 / 128.0) || x < f32::MIN_POSITIVE || kept == f32::INFINITY),
+                "{x} {kept}"
+            );
+            assert_eq!(Bound::of(kept).get(), kept, "once is enough");
+        }
+        assert_eq!(Bound::of(f32::INFINITY), Bound::UNKNOWN);
+    }
 
     /// A step that failed after its sweep leaves `flat` without an output to go by.
     #[test]

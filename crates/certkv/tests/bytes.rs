@@ -59,6 +59,41 @@ fn packed_bytes_are_within_a_percent_of_the_layout() {
     assert!(caught == planted && planted > 0);
 }
 
+/// What is beside the codes of a long sequence of `format`, as a share of them: block tables, what heads remember of blocks, seals.
+fn beside(format: &str) -> f64 {
+    let geometry = Geometry::new(2, 32, 8, 128).unwrap();
+    let cache = cache(geometry, format, 4096);
+    let mut r = Rng::new(3);
+    let id = filled(&cache, 4032, &mut r);
+    // A certified step, after which heads remember bounds of every block.
+    for _ in 0..2 {
+        let (rows, queries) = (random_rows(&geometry, 1, &mut r), random_queries(&geometry, 1, &mut r));
+        step(&cache, id, &rows, &queries, Policy::default()).unwrap();
+    }
+    let layout = cache.layout(0).unwrap();
+    let seals = geometry.layers * (4032 / layout.tokens()) * 64;
+    let memory = cache.memory();
+    let (tables, codes) = (memory.tables, memory.packed - seals);
+    let share = (tables + seals) as f64 / codes as f64;
+    println!("{format}: tables {tables}, seals {seals}, codes {codes}: {:.2}%", 100.0 * share);
+    share
+}
+
+#[test]
+fn tables_and_headers_are_within_a_percent_of_packed_bytes() {
+    let formats = [DEFAULT_FORMAT, "k8-v4g64-b32", "tq4-tq4-b64", "k4-v4g64-b64", "tq3-tq3-b64", "tq2-tq2-b64"];
+    let worst = formats.iter().map(|format| beside(format)).fold(0.0, f64::max);
+    // The control: blocks of 16 tokens have as much beside a quarter of the codes.
+    let caught = u32::from(beside("tq2-tq2-b16") > 0.01);
+    let failed = u32::from(worst > 0.01);
+    println!(
+        "GATE tables executed={} failed={failed} controls={caught}/1 seed=0x3; worst {:.2}%",
+        formats.len(),
+        100.0 * worst
+    );
+    assert!(worst <= 0.01 && caught == 1, "{worst}");
+}
+
 #[test]
 fn memory_counts_pages_by_tier() {
     let geometry = Geometry::new(3, 4, 2, 128).unwrap();

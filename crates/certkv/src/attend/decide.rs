@@ -7,7 +7,7 @@ use crate::attend::items;
 use crate::attend::sets::Item;
 use crate::attend::terms::{self, HeadScale};
 use crate::group::Side;
-use crate::sequence::HeadMemory;
+use crate::sequence::{Bound, HeadMemory};
 use crate::work::HeadWork;
 use certkv_bound::Rung;
 use certkv_control::Gains;
@@ -169,7 +169,7 @@ impl HeadCall<'_> {
                 let (Some(r), first) = (masses.head_tile(h, t), t * TILE) else { continue };
                 for i in 0..self.blocks.saturating_sub(first).min(TILE) {
                     if tile.exact_keys >> i & 1 == 0 && !sets.fine_keys.contains(first + i) {
-                        (delta[first + i], lambda[first + i]) = (r.delta[i], r.lambda[i]);
+                        (delta[first + i], lambda[first + i]) = (Bound::of(r.delta[i]), Bound::of(r.lambda[i]));
                     }
                 }
             }
@@ -210,7 +210,8 @@ impl HeadCall<'_> {
             let HeadWork { gains, masses, memory, sets, .. } = &mut *w;
             for b in memory.keys.iter().filter(|_| before) {
                 if let Some(mass) = masses.get(h, b) {
-                    gains[start + b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
+                    gains[start + b] =
+                        terms::key_gain(&scale, &mass, memory.delta[h][b].get(), memory.lambda[h][b].get());
                 }
             }
             for b in sets.skipped.iter() {
@@ -339,7 +340,7 @@ impl HeadCall<'_> {
             for b in 0..blocks {
                 let Some(m) = masses.get(h, b) else { continue };
                 let known = match m.exact_keys {
-                    true => [delta[h][b], lambda[h][b]],
+                    true => [delta[h][b].get(), lambda[h][b].get()],
                     false => [m.delta, m.lambda],
                 };
                 let [spread, digit] = scale.shares(&m, [m.p, m.digit]);

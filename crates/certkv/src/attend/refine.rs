@@ -78,8 +78,10 @@ impl HeadCall<'_> {
                 Some(_) if sets.fine_keys.contains(b) => whole,
                 Some(mass) if whole > 0.0 => {
                     let guessed = before && memory.keys.contains(b);
-                    let (delta, lambda) =
-                        if guessed { (memory.delta[h][b], memory.lambda[h][b]) } else { (mass.delta, mass.lambda) };
+                    let (delta, lambda) = match guessed {
+                        true => (memory.delta[h][b].get(), memory.lambda[h][b].get()),
+                        false => (mass.delta, mass.lambda),
+                    };
                     let to = Refine::finer(refine.key);
                     terms::key_gain(scale, &mass, to * delta, to * lambda).min(whole)
                 }

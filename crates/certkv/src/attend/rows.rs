@@ -239,7 +239,7 @@ impl HeadCall<'_> {
             // Keys that are read exactly are judged by what is known of their codes.
             for b in memory.keys.iter() {
                 if let Some(mass) = masses.get(h, b) {
-                    gains[b] = terms::key_gain(&scale, &mass, memory.delta[h][b], memory.lambda[h][b]);
+                    gains[b] = terms::key_gain(&scale, &mass, memory.delta[h][b].get(), memory.lambda[h][b].get());
                 }
             }
             sets.skipped.iter().for_each(|b| gains[blocks + b] = 0.0);

@@ -4,7 +4,7 @@ use super::error::SaveError;
 use crate::attend::decide::Hint;
 use crate::cache::Cache;
 use crate::group::Group;
-use crate::sequence::{HeadMemory, SequenceState};
+use crate::sequence::{Bound, HeadMemory, SequenceState};
 use certkv_control::BitSet;
 use certkv_core::{planted, reserve_total};
 
@@ -58,7 +58,10 @@ pub(crate) fn write(groups: &[Group], state: &SequenceState, out: &mut impl Sink
         put_set(out, keys);
         for known in [delta, lambda] {
             put(out, known.len() as u64);
-            known.iter().for_each(|row| put_floats(out, row));
+            for row in known {
+                put(out, row.len() as u64);
+                row.iter().for_each(|bound| out.bytes(&bound.get().to_bits().to_le_bytes()));
+            }
         }
         put(out, u64::from(*flat));
         put(out, hints.len() as u64);
@@ -190,7 +193,8 @@ pub(crate) fn read(
         for known in [&mut head.delta, &mut head.lambda] {
             let rows = rest.count(geometry.group())?;
             for _ in 0..rows {
-                known.push(rest.floats(most, |x| !x.is_nan())?);
+                let row = rest.floats(most, |x| x >= 0.0)?;
+                known.push(row.into_iter().map(Bound::of).collect());
             }
         }
         head.flat = match rest.number()? {
