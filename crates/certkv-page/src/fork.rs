@@ -87,7 +87,7 @@ impl BlockTable {
             if let Some(from) = from.tail {
                 copy(PageClass::Tail, from, tail);
             }
-            fork.entries.push(BlockEntry::open(host, Some(tail)));
+            fork.entries.push(BlockEntry::open(host, Some(tail), fork.number()));
         }
         Ok((fork, copies))
     }

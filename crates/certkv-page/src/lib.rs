@@ -58,7 +58,7 @@ pub use pools::{CopyOp, Dropped, MOST_LEVELS, PageClass, PageRef, Pools};
 pub use prefix::PrefixIndex;
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;
-pub use swap::SwapPlan;
+pub use swap::{SwapCopy, SwapPlan};
 pub use table::{BlockEntry, BlockTable, CommitError, Committed, Need, SwappedPage};
 pub use truncate::TruncateOps;
 pub use window::Window;

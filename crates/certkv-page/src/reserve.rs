@@ -22,6 +22,8 @@ pub struct RowSpan {
     pub packed: Option<PageId>,
     /// The level of the codes; 0 unless [`BlockTable::reserve_at`](crate::BlockTable::reserve_at) was asked for another.
     pub level: u8,
+    /// Number of the table ([`BlockTable::number`](crate::BlockTable::number)).
+    pub writer: u32,
     /// First new row in the block.
     pub first_row: usize,
     /// Number of new rows, at least 1.
@@ -141,6 +143,7 @@ impl Reservation {
                 tail: tail.or(if stays_open { self.pages.tail } else { None }),
                 packed: if stays_open { None } else { self.pages.packed.get(block - first).copied() },
                 level: if stays_open { 0 } else { self.pages.level(block - first) },
+                writer: self.table as u32,
                 first_row: start - begin,
                 rows: stop - start,
             }

@@ -9,6 +9,17 @@ use crate::word::Operation;
 use certkv_core::{PageId, planted};
 use core::mem;
 
+/// A copy of a block that leaves the device or returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwapCopy {
+    /// Its number in the sequence.
+    pub block: usize,
+    /// Who has written it ([`BlockEntry::writer`]).
+    pub writer: u32,
+    /// Whole pages, but for an open block's rows, which go between its tail and its originals.
+    pub op: CopyOp,
+}
+
 /// Pages taken for a sequence to leave the device or to return, and the copies to make. Nothing has moved yet: make the
 /// copies, wait until they were seen to have succeeded, then [`BlockTable::commit_swap`].
 ///
@@ -22,8 +33,7 @@ pub struct SwapPlan {
     out: bool,
     /// Blocks as they will be.
     entries: Vec<BlockEntry>,
-    /// Each with its block.
-    copies: Vec<(usize, CopyOp)>,
+    copies: Vec<SwapCopy>,
     /// New pages.
     taken: Vec<PageRef>,
     /// Pages of codes that are shared again: one more reference each.
@@ -40,9 +50,8 @@ impl SwapPlan {
         self.out
     }
 
-    /// The copies, in order, each with its block: whole pages, but for an open block's rows, which go between its tail and
-    /// its originals.
-    pub fn copies(&self) -> &[(usize, CopyOp)] {
+    /// The copies, in order.
+    pub fn copies(&self) -> &[SwapCopy] {
         &self.copies
     }
 
@@ -85,9 +94,15 @@ impl SwapPlan {
         Ok(id)
     }
 
-    fn copy(&mut self, block: usize, (from, id): (PageClass, PageId), (to, into): (PageClass, PageId), rows: usize) {
+    fn copy(
+        &mut self,
+        (block, writer): (usize, u32),
+        (from, id): (PageClass, PageId),
+        (to, into): (PageClass, PageId),
+        rows: usize,
+    ) {
         let (from, to) = (PageRef { class: from, id }, PageRef { class: to, id: into });
-        self.copies.push((block, CopyOp { from, to, rows }));
+        self.copies.push(SwapCopy { block, writer, op: CopyOp { from, to, rows } });
     }
 }
 
@@ -135,10 +150,15 @@ impl BlockTable {
                 plan.sources.push(self.pools.of(class).lease(packed).map_err(refused)?);
                 let page = plan.take(PageClass::Swap)?;
                 next.swapped = Some(SwappedPage { page, left: packed });
-                plan.copy(block, (class, packed), (PageClass::Swap, page), self.block);
+                plan.copy((block, entry.writer), (class, packed), (PageClass::Swap, page), self.block);
             }
             if let Some(tail) = entry.tail {
-                plan.copy(block, (PageClass::Tail, tail), (PageClass::Host, entry.host), self.len % self.block);
+                plan.copy(
+                    (block, entry.writer),
+                    (PageClass::Tail, tail),
+                    (PageClass::Host, entry.host),
+                    self.len % self.block,
+                );
             }
             plan.entries.push(next);
         }
@@ -175,14 +195,19 @@ impl BlockTable {
                         left
                     } else {
                         let packed = plan.take(class)?;
-                        plan.copy(block, (PageClass::Swap, page), (class, packed), self.block);
+                        plan.copy((block, entry.writer), (PageClass::Swap, page), (class, packed), self.block);
                         packed
                     };
                     next.packed = Some(packed);
                 }
                 None => {
                     let tail = plan.take(PageClass::Tail)?;
-                    plan.copy(block, (PageClass::Host, entry.host), (PageClass::Tail, tail), self.len % self.block);
+                    plan.copy(
+                        (block, entry.writer),
+                        (PageClass::Host, entry.host),
+                        (PageClass::Tail, tail),
+                        self.len % self.block,
+                    );
                     next.tail = Some(tail);
                 }
             }

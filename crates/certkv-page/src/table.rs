@@ -24,6 +24,8 @@ pub struct BlockEntry {
     /// The level of the codes: which format they have, and which class `packed`. 0 is the first, with which every block becomes
     /// full; see [`BlockTable::begin_change`].
     pub level: u8,
+    /// Number of the table that has written the block, or does ([`BlockTable::number`]); those who share it keep that.
+    pub writer: u32,
 }
 
 /// Codes of a full block that left the device.
@@ -43,8 +45,8 @@ impl BlockEntry {
     }
 
     /// An open block.
-    pub(crate) const fn open(host: PageId, tail: Option<PageId>) -> Self {
-        Self { host, packed: None, tail, swapped: None, level: 0 }
+    pub(crate) const fn open(host: PageId, tail: Option<PageId>, writer: u32) -> Self {
+        Self { host, packed: None, tail, swapped: None, level: 0, writer }
     }
 
     /// Class of `packed`.
@@ -197,6 +199,11 @@ impl BlockTable {
         self.len == 0
     }
 
+    /// A number that no other table over these pages has, until four billion more were made: who wrote a block.
+    pub fn number(&self) -> u32 {
+        self.serial as u32
+    }
+
     /// Tokens per block.
     pub fn block_size(&self) -> usize {
         self.block
@@ -328,7 +335,8 @@ impl BlockTable {
         for span in reservation.spans() {
             let full = span.packed.is_some();
             let tail = if full { None } else { span.tail };
-            let entry = BlockEntry { packed: span.packed, level: span.level, ..BlockEntry::open(span.host, tail) };
+            let entry =
+                BlockEntry { packed: span.packed, level: span.level, ..BlockEntry::open(span.host, tail, span.writer) };
             if let Some(packed) = span.packed {
                 // `prepare` and `reserve` closed these pages, and nobody else may open or commit them.
                 let closed = self.pools.host.apply(Operation::CloseCommit, span.host);

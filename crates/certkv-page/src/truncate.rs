@@ -107,7 +107,7 @@ impl BlockTable {
             if let Some(swapped) = old.swapped {
                 ops.dropped.push(PageClass::Swap, swapped.page);
             }
-            self.entries[keep - 1] = BlockEntry::open(host, tail);
+            self.entries[keep - 1] = BlockEntry::open(host, tail, self.number());
         }
         for page in self.entries.drain(keep..).flat_map(BlockEntry::pages) {
             ops.dropped.push(page.class, page.id);

@@ -121,7 +121,7 @@ pub(crate) fn append(
                 uncoded.resize(blocks);
                 uncoded.insert(span.block);
             }
-            group.seal(layer, span.block, packed).write(page.bytes_mut());
+            group.seal_at(0, layer, span.block, packed).written_by(span.writer).write(page.bytes_mut());
         }
     }
     Ok(())

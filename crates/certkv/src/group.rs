@@ -156,12 +156,7 @@ impl Group {
         Some(FixedScales { keys, values })
     }
 
-    /// The seal of a page of codes at the first level.
-    pub(crate) fn seal(&self, layer: usize, block: usize, page: PageId) -> Seal {
-        self.seal_at(0, layer, block, page)
-    }
-
-    /// The seal of a page of codes at `level`.
+    /// The seal of a page of codes at `level`, without its writer.
     pub(crate) fn seal_at(&self, level: u8, layer: usize, block: usize, page: PageId) -> Seal {
         let format = self.formats.get(usize::from(level)).copied().unwrap_or_default();
         let seal = Seal::of(self.layout_at(level), format, layer, block, page).of_heads_from(self.first_head);

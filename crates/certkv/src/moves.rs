@@ -74,7 +74,7 @@ impl MoveEvent {
     ) -> Vec<Self> {
         let kind = if plan.out() { MoveKind::SwappedOut } else { MoveKind::SwappedIn };
         let pages: BTreeMap<usize, PageId> = table.numbered().map(|(block, entry)| (block, entry.host)).collect();
-        let blocks = plan.copies().iter().filter_map(|(block, op)| Some((*block, op.level()?)));
+        let blocks = plan.copies().iter().filter_map(|copy| Some((copy.block, copy.op.level()?)));
         let of = |block: usize, (first, layers, bytes): (usize, usize, usize)| Self {
             number: 0,
             kind,

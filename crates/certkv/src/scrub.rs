@@ -268,7 +268,8 @@ impl Cache {
     ) -> Result<Result<(), SealError>, Error> {
         let level = block.entry.level;
         let guard = arena.read_tagged(group.slot(page, layer), &self.main, Group::tag(page))?;
-        Ok(group.seal_at(level, layer, block.number, page).check(&guard.bytes()[..group.bytes_at(level)]))
+        let seal = group.seal_at(level, layer, block.number, page).written_by(block.entry.writer);
+        Ok(seal.check(&guard.bytes()[..group.bytes_at(level)]))
     }
 
     /// Codes a page again from its originals. Whether that gives what was sealed, or, where the seal itself is damaged, what the page holds; then, to
@@ -304,7 +305,7 @@ impl Cache {
         let encoders = &mut encoders[encoder_of(group, *index, level)];
         let centre = centres.get(group.strand(layer)).map_or(&[][..], Vec::as_slice);
         let _ = encode(self, group, (layer, level), centre, rows, encoders, &mut coded)?;
-        group.seal_at(level, layer, *number, page).write(&mut coded);
+        group.seal_at(level, layer, *number, page).written_by(entry.writer).write(&mut coded);
         let slot = group.slot(page, layer);
         let is_it = {
             let held = arena.read_tagged(slot, &self.main, Group::tag(page))?;

@@ -19,6 +19,8 @@ pub struct Seal {
     pub head: u32,
     /// Slot and generation of the page.
     pub page: PageId,
+    /// Number of the block table that has written the block, the sequence's in its KV group; 0 where a page is in no table, as in a file.
+    pub writer: u32,
     /// Tokens per block.
     pub tokens: u32,
     /// Channels per head.
@@ -36,7 +38,7 @@ pub struct Seal {
 pub enum SealError {
     /// Shorter than a seal, or not starting with its magic.
     NotAPage,
-    /// Sealed as another page: of another layer, block, life of its slot, format or calibration.
+    /// Sealed as another page: of another layer, block, writer, life of its slot, format or calibration.
     Another,
     /// The records are not those that were sealed.
     Digest {
@@ -90,6 +92,7 @@ impl Seal {
             block: block as u32,
             head: 0,
             page,
+            writer: 0,
             tokens: layout.tokens() as u32,
             dim: layout.dim as u32,
             record_bytes: layout.bytes as u32,
@@ -101,6 +104,12 @@ impl Seal {
     /// The same for a page of the model's KV heads from `head` on.
     pub(crate) fn of_heads_from(mut self, head: usize) -> Self {
         self.head = head as u32;
+        self
+    }
+
+    /// The same for a block that the table of this number has written.
+    pub(crate) fn written_by(mut self, writer: u32) -> Self {
+        self.writer = writer;
         self
     }
 
@@ -123,6 +132,7 @@ impl Seal {
         }
         head[40..48].copy_from_slice(&self.format.to_le_bytes());
         head[48..56].copy_from_slice(&self.digest.to_le_bytes());
+        head[56..60].copy_from_slice(&self.writer.to_le_bytes());
     }
 
     /// Whether `page` begins with a page that is sealed as this one, whatever its digest here.
@@ -148,7 +158,7 @@ impl Seal {
     pub fn read(page: &[u8]) -> Result<Self, SealError> {
         let (head, records) = page.split_at_checked(SEAL_BYTES).ok_or(SealError::NotAPage)?;
         // Where nothing is said there is nothing.
-        if head[..8] != MAGIC || head[56..] != [0; 8] {
+        if head[..8] != MAGIC || head[60..] != [0; 4] {
             return Err(SealError::NotAPage);
         }
         let word = |i: usize| head[i..i + 4].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
@@ -164,6 +174,7 @@ impl Seal {
             tokens: word(24),
             dim: word(28),
             record_bytes: word(32),
+            writer: word(56),
             head: word(36),
             format: long(40),
             digest: sealed,
@@ -203,6 +214,19 @@ mod tests {
         assert_eq!(Seal::read(&page).unwrap().head, 2);
         assert_eq!(seal().of_heads_from(2).check(&page), Ok(()));
         for other in [seal(), seal().of_heads_from(1), seal().of_heads_from(3)] {
+            assert_eq!(other.check(&page), Err(SealError::Another));
+        }
+    }
+
+    #[test]
+    fn blocks_of_other_writers_are_other_pages() {
+        let geometry = Geometry::new(1, 1, 1, 64).unwrap();
+        let layout = RecordLayout::new(&geometry, "k8-v4g32-b16".parse().unwrap()).unwrap();
+        let seal = || Seal::new(&layout, 0, 0, PageId { index: 1, generation: 1 });
+        let mut page = vec![7; SEAL_BYTES + layout.bytes];
+        seal().written_by(5).write(&mut page);
+        assert_eq!((Seal::read(&page).unwrap().writer, seal().written_by(5).check(&page)), (5, Ok(())));
+        for other in [seal(), seal().written_by(6), seal().written_by(5 << 24)] {
             assert_eq!(other.check(&page), Err(SealError::Another));
         }
     }

@@ -5,7 +5,7 @@ use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::{Error, MoveEvent};
 use certkv_core::{SequenceId, span};
-use certkv_page::{BlockTable, CopyOp, PageClass, SwapPlan};
+use certkv_page::{BlockTable, PageClass, SwapCopy, SwapPlan};
 
 impl Cache {
     /// Moves the codes of a sequence to host memory ([`Config::swap_tokens`](crate::Config::swap_tokens)) and gives up all
@@ -92,10 +92,11 @@ impl Cache {
 
     fn copy_swap(&self, group: &Group, plan: &SwapPlan) -> Result<u64, Error> {
         let mut moved = 0;
-        for (block, op) in plan.copies() {
+        for copy in plan.copies() {
+            let op = &copy.op;
             let _turn = self.turn.lock();
             match (op.level(), op.from.class) {
-                (Some(level), _) => moved += self.copy_codes(group, level, *block, op)?,
+                (Some(level), _) => moved += self.copy_codes(group, level, copy)?,
                 // The lane has brought the rows to the host before.
                 (None, PageClass::Tail) => {}
                 (None, _) => {
@@ -109,8 +110,9 @@ impl Cache {
 
     /// Copies one page of codes in every layer. It is compared with its seal, and gets the seal of where it goes. Pages outside have the
     /// size of the first level's: of another there is a rest that nobody reads.
-    fn copy_codes(&self, group: &Group, level: u8, block: usize, op: &CopyOp) -> Result<u64, Error> {
+    fn copy_codes(&self, group: &Group, level: u8, copy: &SwapCopy) -> Result<u64, Error> {
         let Some(outside) = &group.swap else { return Err(nothing_outside()) };
+        let SwapCopy { block, writer, op } = *copy;
         let arena = |class| if class == PageClass::Swap { outside } else { group.packed_at(level) };
         let size = group.bytes_at(level);
         for layer in group.first..group.first + group.layers {
@@ -118,12 +120,13 @@ impl Cache {
             let page = arena(op.from.class).read_tagged(from, &self.main, Group::tag(op.from.id))?;
             let bytes = &page.bytes()[..size];
             let damaged = |why| Error::Damaged { layer, block, why };
-            group.seal_at(level, layer, block, op.from.id).check(bytes).map_err(damaged)?;
+            let seal = |page| group.seal_at(level, layer, block, page).written_by(writer);
+            seal(op.from.id).check(bytes).map_err(damaged)?;
             let mut guard = arena(op.to.class).write(to, &self.main)?;
             guard.set_tag(Group::tag(op.to.id));
             let copied = &mut guard.bytes_mut()[..size];
             copied.copy_from_slice(bytes);
-            group.seal_at(level, layer, block, op.to.id).write(copied);
+            seal(op.to.id).write(copied);
         }
         Ok((group.layers * size) as u64)
     }

@@ -181,6 +181,7 @@ fn every_packed_page_is_sealed_as_what_it_is() {
     cache.truncate(forked, 50).unwrap();
     fill(&cache, forked, &random_rows(&geometry, 60, &mut r)).unwrap();
     let mut ids = std::collections::HashSet::new();
+    let mut writers = std::collections::HashMap::new();
     for (id, blocks) in [(whole, 4), (single, 2), (forked, 3)] {
         for layer in 0..geometry.layers {
             for block in 0..blocks {
@@ -189,6 +190,9 @@ fn every_packed_page_is_sealed_as_what_it_is() {
                 assert_eq!((seal.layer as usize, seal.block as usize, seal.tokens, seal.dim), (layer, block, 32, 128));
                 assert_eq!(seal.record_bytes as usize, cache.layout(layer).unwrap().bytes);
                 ids.insert((layer, seal.page));
+                // The first block of the fork is its parent's.
+                let by = if id == forked && block == 0 { whole } else { id };
+                assert_eq!(*writers.entry(by).or_insert(seal.writer), seal.writer, "layer {layer}, block {block}");
                 executed += 1;
                 let at = 64 + r.below(page.len() - 64);
                 page[at] ^= 1 << r.below(8);
@@ -197,6 +201,8 @@ fn every_packed_page_is_sealed_as_what_it_is() {
             }
         }
     }
+    let told: std::collections::HashSet<u32> = writers.values().copied().collect();
+    assert_eq!((writers.len(), told.len()), (3, 3), "three sequences have written");
     // The fork shares one block in every layer.
     assert_eq!(ids.len(), 3 * (4 + 2 + 2));
     println!("GATE seals executed={executed} failed=0 controls={caught}/{planted} seed=0x4");

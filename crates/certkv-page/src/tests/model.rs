@@ -6,7 +6,7 @@ use super::verify::Verdict;
 use crate::word::{Operation, Snapshot, State};
 use crate::{
     BlockTable, CopyOp, Dropped, Lease, PageClass, PageError, PageId, PageRef, Pools, Reservation, RowSpan, Stamp,
-    TableError, Window,
+    SwapCopy, TableError, Window,
 };
 use certkv_core::hash::splitmix64;
 use std::collections::{BTreeSet, HashSet};
@@ -330,7 +330,7 @@ impl World {
         let table = &self.sequences[s].table;
         let made = if table.is_out() { table.swap_in() } else { table.swap_out() };
         let Some(plan) = self.allow(made)? else { return Ok(()) };
-        for (_, op) in plan.copies() {
+        for SwapCopy { op, .. } in plan.copies() {
             // Originals of an open block are the sequence's already.
             if op.to.class != PageClass::Host {
                 self.greet(op.to.class, op.to.id)?;

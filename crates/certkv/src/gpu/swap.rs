@@ -12,13 +12,15 @@ use crate::swap::nothing_outside;
 use certkv_core::{PageId, RecordLayout, SequenceId, hash::hash64, hash::splitmix64, span};
 use certkv_kernel::cuda::queue::{Area, Span};
 use certkv_kernel::cuda::swap::{self, SwapItem};
-use certkv_page::{BlockTable, CopyOp, PageClass, SwapPlan, TableError};
+use certkv_page::{BlockTable, CopyOp, PageClass, SwapCopy, SwapPlan, TableError};
 use std::sync::Arc;
 
 /// A page of one layer on its way.
 struct Passing {
     layer: usize,
     block: usize,
+    /// Who has written it.
+    writer: u32,
     /// Its place in host memory.
     page: PageId,
 }
@@ -47,8 +49,9 @@ impl Seals {
     }
 
     /// The seal of a page, from the digests of all places.
-    fn of(&self, Passing { layer, block, page }: &Passing, digests: &[u64]) -> u64 {
-        let who = [*layer as u64, *block as u64, u64::from(page.index), u64::from(page.generation)];
+    fn of(&self, Passing { layer, block, writer, page }: &Passing, digests: &[u64]) -> u64 {
+        let written = u64::from(*writer) << 32 | *block as u64;
+        let who = [*layer as u64, written, u64::from(page.index), u64::from(page.generation)];
         let who = who.into_iter().fold(self.formats[*layer], |seal, word| splitmix64(seal ^ word));
         splitmix64(who ^ digests[self.at(*layer, *page)])
     }
@@ -190,13 +193,14 @@ impl GpuCache {
     fn pass(&mut self, group: usize, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
-        let opened = plan.copies().iter().filter(|(_, op)| op.to.class == PageClass::Host).map(|(_, op)| op.to.id);
+        let opened =
+            plan.copies().iter().map(|copy| copy.op.to).filter(|to| to.class == PageClass::Host).map(|to| to.id);
         self.house(group, opened)?;
         let layers = &s.groups[group].layers;
         let mut passing = Vec::with_capacity(plan.copies().len() * layers.len());
         let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
         let mut bytes = 0;
-        for (block, op) in plan.copies() {
+        for SwapCopy { block, writer, op } in plan.copies() {
             match (op.from.class, op.to.class) {
                 (PageClass::Tail, PageClass::Host) => {
                     super::prefill::fetch_open(self, group, op.from.id.index, op.to.id)?;
@@ -212,7 +216,7 @@ impl GpuCache {
                     for layer in layers.iter().copied() {
                         core.swap_item(layer, op)?.words().into_iter().for_each(|word| list.push(word));
                         let page = if plan.out() { op.to.id } else { op.from.id };
-                        passing.push(Passing { layer, block: *block, page });
+                        passing.push(Passing { layer, block: *block, writer: *writer, page });
                         bytes += s.of_layer[layer].page_bytes as u64;
                         if list.len() == PER_LAUNCH * SwapItem::WORDS {
                             self.launch_swap(plan.out(), &list)?;

@@ -123,7 +123,8 @@ impl Cache {
                 change => break change?,
             }
         };
-        let coded = self.code(group, index, layer, &state.centres[group.strand(layer)], work, &change);
+        let centre = &state.centres[group.strand(layer)];
+        let coded = self.code(group, index, layer, centre, work, &change, entry.writer);
         let coded =
             coded.and_then(|coded| if coded { Ok(()) } else { Err(refused("no scales at this level hold it")) });
         if let Err(error) = coded {
@@ -136,6 +137,7 @@ impl Cache {
     }
 
     /// Reads the originals and writes the records and the seal. False if scales overflow.
+    #[allow(clippy::too_many_arguments, reason = "the block, where it is, and what it is done with")]
     fn code(
         &self,
         group: &Group,
@@ -144,6 +146,7 @@ impl Cache {
         centre: &[f32],
         work: &mut Workspace,
         change: &LevelChange,
+        writer: u32,
     ) -> Result<bool, Error> {
         let (level, host) = (change.level(), change.host());
         if planted!(B26) {
@@ -163,7 +166,7 @@ impl Cache {
         let coded = encode(self, group, (layer, level), centre, block, encoders, to.bytes_mut())?;
         self.counters.saturated(coded.saturated);
         if coded.whole {
-            group.seal_at(level, layer, change.block(), page).write(to.bytes_mut());
+            group.seal_at(level, layer, change.block(), page).written_by(writer).write(to.bytes_mut());
         }
         Ok(coded.whole)
     }

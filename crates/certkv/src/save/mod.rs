@@ -154,7 +154,7 @@ impl Cache {
             let page = arena.read_tagged(group.slot(packed, layer), &self.main, Group::tag(packed))?;
             // Swapped out it may lie in a larger place.
             bytes.extend_from_slice(&page.bytes()[..group.bytes_at(level)]);
-            check_seal(group.seal_at(level, layer, block, packed), &bytes[start..])?;
+            check_seal(group.seal_at(level, layer, block, packed).written_by(entry.writer), &bytes[start..])?;
             group.seal_at(level, layer, block, NO_PAGE).write(&mut bytes[start..]);
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Cache {
             let mut guard = group.packed_at(level).write(group.slot(packed, layer), &self.main)?;
             guard.set_tag(Group::tag(packed));
             guard.bytes_mut().copy_from_slice(records);
-            group.seal_at(level, layer, span.block, packed).write(guard.bytes_mut());
+            group.seal_at(level, layer, span.block, packed).written_by(span.writer).write(guard.bytes_mut());
         }
         if span.packed.is_some() {
             // Nobody adds rows before the commit, so a sequence may be longer than host memory has room for.
