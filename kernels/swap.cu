@@ -1,5 +1,5 @@
 // ckv_swap: whole pages between device memory and mapped pinned memory, either way, by the GPU's own loads and stores, with
-// a digest of what passed: pages are compared with what left without another look at them.
+// a digest of what passed: pages are compared with what left without another look at them. Or the digest alone, of pages that stay.
 //
 // CTAs of 512 threads are four teams; a team moves a page at a time, 8 KiB of it in flight. The list is in mapped memory.
 #include "machine.cuh"
@@ -7,7 +7,7 @@
 // One page. Addresses and bytes are multiples of 16.
 struct CkvSwapItem {
     const u8* from;
-    u8* to;
+    u8* to;  // null: nowhere
     u64 bytes;
     u64* digest;  // of the page, once it is there
 };
@@ -46,13 +46,13 @@ extern "C" __global__ void __launch_bounds__(512, 2) ckv_swap(const __grid_const
             for (u32 j = 0; j < FLIGHT; ++j) v[j] = ld_stream16(from + at + j * TEAM);
 #pragma unroll
             for (u32 j = 0; j < FLIGHT; ++j) {
-                to[at + j * TEAM] = v[j];
+                if (to != nullptr) to[at + j * TEAM] = v[j];
                 sum += swap_term(v[j], at + j * TEAM);
             }
         }
         for (; at < n; at += TEAM) {
             const Vec4 v = ld_stream16(from + at);
-            to[at] = v;
+            if (to != nullptr) to[at] = v;
             sum += swap_term(v, at);
         }
 #pragma unroll

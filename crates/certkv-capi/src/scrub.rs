@@ -63,17 +63,18 @@ pub struct certkv_scrubbed {
     pub busy: u64,
 }
 
-/// On the host: compares the next pages of codes with their seals, `pages` of them at least as blocks are looked at whole, those of sequences on the device and
-/// swapped out and those of cached prefixes, and codes those again from their originals that are not what was sealed: what is mended has the bits that it had. With 1 for
+/// Compares the next pages of codes with their seals, `pages` of them at least as blocks are looked at whole, those of sequences on the device and
+/// swapped out and those of cached prefixes, and codes those again from their originals that are not what was sealed: what is mended has the bits that it had. On a GPU pages have no
+/// seals while they lie there: the first call that looks at one remembers its digest, later ones compare it, and nothing is mended; the first of all takes 16 bytes of host memory a page and layer. With 1 for
 /// `originals` (0 otherwise) originals in host memory are compared too, which costs what coding costs. Calls go on where the last one ended, each page once a round. A server
 /// calls it between steps to find out of memory that somebody else wrote to, or that rotted. The first `n_damages` pages that could not be mended are
 /// described; `*scrubbed`, whose `struct_size` must be set, is filled.
 ///
 /// Threads: any, at any time; other calls on the cache wait until it is done, half a clock for each byte of codes. Sequences that a step holds are passed over.
-/// Stream: none.
-/// Capture: safe.
-/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, another number for `originals`), INVALID_HANDLE, UNSUPPORTED (a cache on a
-/// GPU: pages have no seals while they lie there), OUT_OF_MEMORY, DEVICE, POISONED. What was mended by then is; `damages` and `*scrubbed` are unchanged.
+/// Stream: on a GPU the cache's own; blocks until its work is done.
+/// Capture: not allowed.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_ARGUMENT (an array beyond memory, another number for `originals`), INVALID_HANDLE, BUDGET (the digests'), OUT_OF_MEMORY,
+/// DEVICE, POISONED; on a GPU BUSY_STEP while a step is open. What was mended by then is; `damages` and `*scrubbed` are unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_cache_scrub(
     cache: *mut certkv_cache,
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn certkv_cache_scrub(
             return Err(Failure::new(CERTKV_INVALID_ARGUMENT, why));
         }
         let how = Scrub { pages: usize::try_from(pages).unwrap_or(usize::MAX), originals: originals == 1 };
-        let found = cache::with(cache, |held| Ok(held.engine.on_host("seals")?.scrub(how)?))?;
+        let found = cache::with(cache, |held| held.engine.on(|on| on.scrub(how), |on| on.scrub(how)))?;
         for (at, damage) in found.damaged.iter().take(room).enumerate() {
             // SAFETY: `at` is below `room`, elements that the caller has.
             unsafe { damages.add(at).write(damage.into()) };

@@ -2,6 +2,9 @@
 //!
 //! Coding the same rows gives the same bytes: what is mended has the bits that were there before, or it is not mended. So one digest says of the codes that they are
 //! what was written, and, where the originals are looked at too, of these that they are what the codes were made of.
+mod cursor;
+
+pub(crate) use self::cursor::{Cursor, Place};
 use crate::append::encode;
 use crate::cache::Cache;
 use crate::group::{Group, SEAL_BYTES};
@@ -10,7 +13,6 @@ use crate::seal::{Seal, SealError, digest};
 use crate::spill::{Ask, Turn};
 use crate::work::Workspace;
 use crate::{Error, SequenceId};
-use certkv_control::BitSet;
 use certkv_core::{PageId, span};
 use certkv_device::Arena;
 use certkv_page::BlockEntry;
@@ -62,57 +64,6 @@ pub enum Fault {
     Codes(SealError),
     /// Codes are those that were sealed, and its originals give others: what is read exactly of it is wrong.
     Originals,
-}
-
-/// Where the last call ended.
-#[derive(Debug)]
-pub(crate) struct Cursor {
-    at: Place,
-    /// Pages of codes seen since the beginning, by group and arena.
-    seen: Vec<Vec<BitSet>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// In the table of a sequence: its slot, group, place of the block.
-    Sequence { slot: usize, group: usize, block: usize },
-    /// At a cached unit.
-    Unit(usize),
-}
-
-const START: Place = Place::Sequence { slot: 0, group: 0, block: 0 };
-
-impl Default for Cursor {
-    fn default() -> Self {
-        Self { at: START, seen: Vec::new() }
-    }
-}
-
-impl Cursor {
-    fn restart(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Whether a page of codes has not been seen yet; it has been from now on.
-    fn is_new(&mut self, groups: &[Group], index: usize, entry: &BlockEntry) -> bool {
-        if self.seen.is_empty() {
-            self.seen.extend(groups.iter().map(|group| vec![BitSet::default(); 1 + usize::from(group.level_count())]));
-        }
-        let level = usize::from(entry.level);
-        let (arena, page) = match (entry.packed, entry.swapped) {
-            (Some(page), _) => (1 + level, page),
-            (None, Some(swapped)) => (0, swapped.page),
-            (None, None) => return false,
-        };
-        let Some(seen) = self.seen.get_mut(index).and_then(|seen| seen.get_mut(arena)) else { return false };
-        let page = page.index as usize;
-        if seen.capacity() <= page {
-            seen.resize((page + 1).next_power_of_two());
-        }
-        let new = !seen.contains(page);
-        seen.insert(page);
-        new
-    }
 }
 
 /// A block in all layers of its group, and what its codes were made with.
@@ -169,7 +120,7 @@ impl Cache {
         while done.pages < how.pages {
             match cursor.at {
                 Place::Sequence { slot, group, block } => match self.sequence_from(slot) {
-                    None => cursor.at = Place::Unit(0),
+                    None => cursor.at = Place::unit(0, 0),
                     Some((id, _)) if id.slot as usize != slot => {
                         cursor.at = Place::Sequence { slot: id.slot as usize, group: 0, block: 0 };
                     }
@@ -183,7 +134,7 @@ impl Cache {
                                 return Ok(true);
                             };
                             cursor.at = Place::Sequence { slot, group, block: block + 1 };
-                            if cursor.is_new(&self.groups, group, &entry) {
+                            if cursor.is_new(self.groups.len(), group, &entry) {
                                 let centres = &state.centres;
                                 let block = Block { sequence: Some(id), index: group, number, entry, centres };
                                 self.scrub_block(turn, work, &block, how, done)?;
@@ -199,16 +150,16 @@ impl Cache {
                         cursor.at = Place::Sequence { slot: slot + 1, group: 0, block: 0 };
                     }
                 },
-                Place::Unit(place) => {
+                Place::Unit { place, .. } => {
                     let unit = self.prefixes.as_ref().and_then(|prefixes| prefixes.index.unit_from(place));
                     let Some(unit) = unit else {
                         cursor.restart();
                         done.complete = true;
                         return Ok(());
                     };
-                    cursor.at = Place::Unit(unit.place + 1);
+                    cursor.at = Place::unit(unit.place + 1, 0);
                     for (index, number, entry) in unit.blocks {
-                        if cursor.is_new(&self.groups, index, &entry) {
+                        if cursor.is_new(self.groups.len(), index, &entry) {
                             let centres = &unit.note.centres.strands;
                             let block = Block { sequence: None, index, number, entry, centres };
                             self.scrub_block(turn, work, &block, how, done)?;

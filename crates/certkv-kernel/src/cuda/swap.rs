@@ -10,7 +10,7 @@ use certkv_device::cuda::{CudaError, Function};
 pub struct SwapItem {
     /// Device memory, or mapped host memory.
     pub from: u64,
-    /// The other.
+    /// The other; 0 for nowhere: its digest alone is made.
     pub to: u64,
     /// Bytes.
     pub bytes: u64,
@@ -40,6 +40,14 @@ impl SwapItem {
             }
         }
         Ok(item)
+    }
+
+    /// The digest of a span that stays where it is.
+    ///
+    /// # Errors
+    /// As [`SwapItem::new`].
+    pub fn look(at: Span<'_>, digest: Span<'_>) -> Result<Self, CudaError> {
+        Ok(Self { to: 0, ..Self::new(at, at, digest)? })
     }
 
     /// As the list has it.
@@ -77,7 +85,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// Enqueues `ckv_swap` of the `count` items of a list in mapped memory. `moves`: the areas that the items lie in, to be told to
-/// the happens-before checker: what is read, what is written, and the digests.
+/// the happens-before checker: what is read, what is written if anything is, and the digests.
 ///
 /// # Errors
 /// As [`launch::attend`](super::launch::attend).
@@ -86,14 +94,16 @@ pub fn launch(
     kernel: &Function,
     list: Span<'_>,
     count: usize,
-    [from, to, digests]: [Span<'_>; 3],
+    (from, to, digests): (Span<'_>, Option<Span<'_>>, Span<'_>),
 ) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     /// Enough to fill the link either way.
     const CTAS: u32 = 32;
     const THREADS: u32 = 512;
     on.reads(from, "pages", 0)?;
-    on.writes(to, "pages", 0)?;
+    if let Some(to) = to {
+        on.writes(to, "pages", 0)?;
+    }
     on.writes(digests, "digests", 0)?;
     let items = on.reads(list, "items", count.saturating_mul(size_of::<SwapItem>()))?;
     let args = SwapArgs { items, count: word("items", count)?, unused: 0 };

@@ -19,7 +19,8 @@ fn pages_of_every_size_arrive_whole_with_their_digests() {
         let (mut items, mut at) = (Vec::new(), 0);
         for (i, bytes) in sizes.iter().enumerate() {
             // Targets in the opposite order of the sources.
-            let target = to.pointer() + (total - at - bytes) as u64;
+            // Some of them stay: their digests alone are asked for.
+            let target = if i % 5 == 4 { 0 } else { to.pointer() + (total - at - bytes) as u64 };
             items.extend([from.pointer() + at as u64, target, *bytes as u64, digests.pointer() + 8 * i as u64]);
             at += bytes;
         }
@@ -31,7 +32,11 @@ fn pages_of_every_size_arrive_whole_with_their_digests() {
         let mut at = 0;
         for (i, bytes) in sizes.iter().enumerate() {
             let page = &source[at..at + bytes];
-            assert_eq!(got[total - at - bytes..total - at], *page, "page {i} of {pages}");
+            let there = &got[total - at - bytes..total - at];
+            assert!(
+                if i % 5 == 4 { there.iter().all(|byte| *byte == 0xee) } else { there == page },
+                "page {i} of {pages}"
+            );
             assert_eq!(found[i], digest(page), "page {i} of {pages}");
             at += bytes;
             executed += 1;

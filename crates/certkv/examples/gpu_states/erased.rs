@@ -1,6 +1,8 @@
-//! `GpuConfig::erase`: what sequences leave is zero where nobody holds anything, no bit of an answer changes for it, and what a release costs.
-use super::bench::{Bench, Failure, Tally, different, heads, policies, prefill, prompt};
+//! `GpuConfig::erase`: what sequences leave is zero where nobody holds anything, no bit of an answer changes for it, and what a release costs. And `GpuCache::scrub`: bits that somebody
+//! else changed are found, and nothing else is.
+use super::bench::{Bench, Failure, Tally, decode, different, heads, policies, prefill, prompt, rows};
 use super::unwritten::{Said, config, live};
+use certkv::{Fault, Scrub};
 use certkv_testkit::generate::Rng;
 use std::time::Instant;
 
@@ -32,6 +34,7 @@ pub(crate) fn run(bench: &Bench<'_>) -> Result<bool, Failure> {
             all &= tally.gate(&format!("erased-{format}-{name}"), bench.seed);
         }
         times(bench, format)?;
+        all &= watched(bench, format)?;
     }
     Ok(all)
 }
@@ -58,4 +61,46 @@ fn times(bench: &Bench<'_>, format: &str) -> Result<(), Failure> {
     }
     println!("{format}: {tokens} tokens in {} layers are released in {} ms, erased {} ms", g.layers, said[0], said[1]);
     Ok(())
+}
+
+/// A life with looks at all of its pages, and bits changed in some.
+fn watched(bench: &Bench<'_>, format: &str) -> Result<bool, Failure> {
+    const ALL: Scrub = Scrub { pages: usize::MAX, originals: true };
+    let (g, block, mut r) = (bench.geometry, bench.block, Rng::new(bench.seed));
+    let mut cache = bench.cache(bench.config(format, 40, 4)?)?;
+    let (mut tally, mut best, mut pages) = (Tally::default(), f64::INFINITY, 0);
+    let mut ids = Vec::new();
+    for tokens in [4 * block + 3, 9 * block, 2 * block - 1] {
+        let id = cache.create()?;
+        prefill(&mut cache, id, tokens, &prompt(&g, tokens, &mut r))?;
+        ids.push(id);
+    }
+    ids.push(cache.fork(ids[0])?);
+    let [.., (_, certified), _] = policies();
+    for step in 0..block {
+        decode(&mut cache, &ids, &rows(&g, ids.len(), &mut r), certified, true)?;
+        if step % (block / 4) == 0 {
+            let start = Instant::now();
+            let found = cache.scrub(ALL)?;
+            best = best.min(start.elapsed().as_secs_f64() * 1e3);
+            pages = found.pages;
+            tally.executed += found.pages;
+            tally.failed += found.damaged.len();
+        }
+    }
+    let _ = cache.scrub(ALL)?;
+    for _ in 0..60 {
+        let (id, layer, originals) = (ids[r.below(3)], r.below(g.layers), r.chance(0.5));
+        let (of, byte) = (r.below(cache.len(id)? / block), r.below(1 << 20));
+        cache.damage(id, (layer, of), byte, originals)?;
+        let found = cache.scrub(ALL)?.damaged;
+        let right = |damage: &certkv::Damage| {
+            (damage.layer, damage.block, damage.fault == Fault::Originals) == (layer, of, originals)
+        };
+        tally.control(found.len() == 1 && found.iter().all(right));
+        cache.damage(id, (layer, of), byte, originals)?;
+        tally.failed += cache.scrub(ALL)?.damaged.len();
+    }
+    println!("{format}: {pages} pages of a layer and their originals are looked at in {best:.2} ms");
+    Ok(tally.gate(&format!("scrub-{format}"), bench.seed))
 }

@@ -10,6 +10,7 @@ use super::published::CertificateRing;
 use super::readback::Back;
 use super::ring::Ring;
 use super::rows::Rows;
+use super::scrub::Watched;
 use super::sizes::GroupSizes;
 use super::spill::Spilled;
 use super::step::GpuStep;
@@ -97,6 +98,8 @@ pub struct GpuCache {
     pub(super) published: u64,
     /// Of what is swapped out.
     pub(super) seals: Seals,
+    /// Of what is looked at while it lies on the device.
+    pub(super) watched: Watched,
     /// `None` where no format needs a calibration.
     pub(super) calibrated: Option<Arc<Calibrated>>,
     /// `None` where all originals stay in host memory.
@@ -160,6 +163,7 @@ impl GpuCache {
             moves,
             prefixes,
             seals: Seals::new(&layouts, calibrated.as_ref().map(|calibrated| calibrated.number()), s.swap_pages),
+            watched: Watched::default(),
             calibrated,
             mirror: Mirror::new(s),
             ring: Ring::new(core.staging.clone(), s.staging_slot),

@@ -68,6 +68,7 @@ mod results;
 mod ring;
 mod rows;
 mod save;
+mod scrub;
 mod sections;
 mod sizes;
 mod snapshot;

@@ -24,6 +24,41 @@ impl GpuCache {
         Ok(())
     }
 
+    /// Changes a bit of a full block's records in a layer, or of its originals. Waits for the device. Not part of the interface.
+    ///
+    /// # Errors
+    /// Unknown sequence, a block that is not full, originals that are elsewhere; the driver's.
+    #[doc(hidden)]
+    pub fn damage(
+        &mut self,
+        id: SequenceId,
+        (layer, block): (usize, usize),
+        byte: usize,
+        originals: bool,
+    ) -> Result<(), Error> {
+        self.land()?;
+        self.core.finish()?;
+        let s = &self.core.sizes;
+        let table = &self.entry(id)?.tables[s.group_of(layer)];
+        let none = Error::Shape { argument: "block", expected: table.len() / s.block, given: block };
+        let entry = *table.get(block).filter(|entry| entry.packed.is_some()).ok_or(none)?;
+        let Core { queue, packed, originals: rows, .. } = &*self.core;
+        let mut bits = [0u8];
+        match entry.packed.filter(|_| !originals) {
+            Some(page) => {
+                let at = s.packed_at(layer, page.index) + byte % s.of_layer[layer].page_bytes;
+                packed.read(queue.stream(), at, &mut bits)?;
+                packed.write(queue.stream(), at, &[bits[0] ^ 1 << (byte % 8)])?;
+            }
+            None => {
+                let at = self.host_at(layer, entry.host)? + byte % s.original_bytes;
+                rows.read(at, &mut bits)?;
+                rows.write(at, &[bits[0] ^ 1 << (byte % 8)])?;
+            }
+        }
+        self.core.finish()
+    }
+
     /// Pages of originals and of records of a sequence's blocks, in its first group of layers. Not part of the interface.
     ///
     /// # Errors

@@ -242,7 +242,7 @@ impl GpuCache {
         let (area, pages) = (core.swap_area()?, core.sizes.swap_digest_at(0, 0));
         let device = Span::of(&core.packed, 0, core.packed.len())?;
         let (host, digests) = (area.span(0, pages)?, area.span(pages, area.len() - pages)?);
-        let areas = if out { [device, host, digests] } else { [host, device, digests] };
+        let areas = if out { (device, Some(host), digests) } else { (host, Some(device), digests) };
         Ok(swap::launch(&core.queue, &core.kit(0).swap, list, items.len() / SwapItem::WORDS, areas)?)
     }
 

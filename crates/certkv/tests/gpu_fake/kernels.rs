@@ -481,6 +481,11 @@ extern "C" fn swap(raw: *const c_void) {
         // SAFETY: as in `word`: a list of as many items.
         let item = unsafe { host::<SwapItem>(a.items).add(i).read() };
         let (from, to, bytes) = (host::<u8>(item.from), host::<u8>(item.to), item.bytes as usize);
+        if item.to == 0 {
+            // SAFETY: a page of as many bytes; nothing else runs meanwhile.
+            unsafe { host::<u64>(item.digest).write(digest(core::slice::from_raw_parts(from, bytes))) };
+            continue;
+        }
         // SAFETY: two pages of as many bytes; nothing else runs meanwhile.
         unsafe {
             // Codes of this machine are a mark of a record's rows: something to be told apart by.

@@ -19,6 +19,7 @@ mod model;
 mod plan;
 mod published;
 mod refused;
+mod scrubbed;
 mod shelf;
 mod spill;
 mod states;

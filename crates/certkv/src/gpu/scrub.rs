@@ -1,0 +1,207 @@
+//! Pages that are in use, compared with what they were.
+//!
+//! Records have no seal while they lie on the device, and originals none anywhere: the first call that looks at a page makes its digest, and later ones compare it.
+//! A kernel makes the digests where the pages lie, so that nothing but these travels.
+use super::cache::GpuCache;
+use crate::scrub::{Cursor, Damage, Fault, Place, Scrub, Scrubbed};
+use crate::seal::SealError;
+use crate::{Error, SequenceId};
+use certkv_core::{Class, PageId, span};
+use certkv_kernel::cuda::queue::Span;
+use certkv_kernel::cuda::swap::{self, SwapItem};
+use certkv_page::BlockEntry;
+use std::sync::Arc;
+
+/// Pages to a launch, each with an item and a digest in the staging ring.
+const PER_LAUNCH: usize = 512;
+
+/// The digest of a page as it was first seen, and the life of the page that it is of; none before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    generation: u32,
+    digest: Option<u64>,
+}
+
+/// Digests of pages, made when somebody first asks.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    cursor: Cursor,
+    /// By layer and page: of records, then of originals.
+    seen: [Vec<Vec<Seen>>; 2],
+    /// They are there, and reserved.
+    held: bool,
+}
+
+/// A page whose digest is on its way.
+struct Look {
+    sequence: Option<SequenceId>,
+    layer: usize,
+    block: usize,
+    page: PageId,
+    originals: bool,
+}
+
+impl GpuCache {
+    /// Compares the next pages of records on the device with what they were when such a call first saw them, and with `originals` those in host memory too, as
+    /// [`Cache::scrub`](crate::Cache::scrub): each page once a round, a round at most in a call. A page that was never looked at is remembered as it is. Nothing is mended: the sequence that is
+    /// named can be stepped under [`Policy::Dense`](crate::Policy::Dense) where its originals are what they were, or be made again from its tokens. Sequences that are swapped out are
+    /// left out: their pages are compared when they return.
+    ///
+    /// Waits for the device. Costs reading a page there, and of originals over the link; the first call reserves 16 bytes a page and layer.
+    ///
+    /// # Errors
+    /// The driver's; [`Error::Budget`] and out of memory in the first call.
+    pub fn scrub(&mut self, how: Scrub) -> Result<Scrubbed, Error> {
+        let span = span!("scrub", pages = _, mended = 0, damaged = _);
+        self.watch()?;
+        if how.originals {
+            self.land()?;
+        }
+        let (mut done, mut looks) = (Scrubbed::default(), Vec::new());
+        while done.pages < how.pages && !done.complete {
+            let Some((sequence, group, number, entry)) = self.next_block(&mut done.complete) else { continue };
+            let layers = self.core.sizes.groups[group].layers.clone();
+            for layer in layers {
+                let look = |page, originals| Look { sequence, layer, block: number, page, originals };
+                let there = entry.packed.map(|page| look(page, false));
+                let kept = self.host_at(layer, entry.host).is_ok() && how.originals;
+                looks.extend(there.into_iter().chain(kept.then(|| look(entry.host, true))));
+                done.pages += 1;
+            }
+            if looks.len() >= PER_LAUNCH {
+                self.look_at(&mut looks, &mut done.damaged)?;
+            }
+        }
+        self.look_at(&mut looks, &mut done.damaged)?;
+        span.record("pages", done.pages as u64);
+        span.record("damaged", done.damaged.len() as u64);
+        Ok(done)
+    }
+
+    /// Room for the digests of all pages.
+    fn watch(&mut self) -> Result<(), Error> {
+        if self.watched.held {
+            return Ok(());
+        }
+        let s = &self.core.sizes;
+        let pages = |originals: bool| {
+            (0..s.layers).map(move |layer| match originals {
+                true => s.group(layer).host_pages,
+                false => s.group(layer).packed_pages,
+            })
+        };
+        let bytes = (pages(false).sum::<usize>() + pages(true).sum::<usize>()) * size_of::<Seen>();
+        self.ledger.reserve(Class::Tables, bytes)?;
+        let mut watched = Watched { held: true, ..Watched::default() };
+        for (seen, originals) in watched.seen.iter_mut().zip([false, true]) {
+            for count in pages(originals) {
+                let mut of_layer = Vec::new();
+                certkv_core::try_resize(&mut of_layer, count, Seen::default())?;
+                seen.push(of_layer);
+            }
+        }
+        self.watched = watched;
+        Ok(())
+    }
+
+    /// The next block that has not been seen in this round; `None` where the walk has to go on, or is `complete`.
+    fn next_block(&mut self, complete: &mut bool) -> Option<(Option<SequenceId>, usize, usize, BlockEntry)> {
+        let groups = self.pools.len();
+        let Self { watched, sequences, prefixes, .. } = self;
+        match watched.cursor.at {
+            Place::Sequence { slot, group, block } => {
+                let Some((key, entry)) = sequences.iter().find(|(key, _)| *key >= slot) else {
+                    watched.cursor.at = Place::unit(0, 0);
+                    return None;
+                };
+                let start = if key == slot { (group, block) } else { (0, 0) };
+                let Some(table) = entry.tables.get(start.0) else {
+                    watched.cursor.at = Place::Sequence { slot: key + 1, group: 0, block: 0 };
+                    return None;
+                };
+                let Some((number, found)) = table.numbered().nth(start.1).map(|(number, found)| (number, *found))
+                else {
+                    watched.cursor.at = Place::Sequence { slot: key, group: start.0 + 1, block: 0 };
+                    return None;
+                };
+                watched.cursor.at = Place::Sequence { slot: key, group: start.0, block: start.1 + 1 };
+                let id = SequenceId { slot: key as u32, generation: entry.generation };
+                let new = found.packed.is_some() && watched.cursor.is_new(groups, start.0, &found);
+                new.then_some((Some(id), start.0, number, found))
+            }
+            Place::Unit { place, block } => {
+                let unit = prefixes.as_ref().and_then(|prefixes| prefixes.index.unit_from(place));
+                let Some(unit) = unit else {
+                    watched.cursor.restart();
+                    *complete = true;
+                    return None;
+                };
+                let block = if unit.place == place { block } else { 0 };
+                let Some((group, number, found)) = unit.blocks.get(block).copied() else {
+                    watched.cursor.at = Place::unit(unit.place + 1, 0);
+                    return None;
+                };
+                watched.cursor.at = Place::unit(unit.place, block + 1);
+                watched.cursor.is_new(groups, group, &found).then_some((None, group, number, found))
+            }
+        }
+    }
+
+    /// Makes the digests of pages, and compares or remembers them.
+    fn look_at(&mut self, looks: &mut Vec<Look>, damaged: &mut Vec<Damage>) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        for some in looks.chunks(PER_LAUNCH) {
+            for originals in [false, true] {
+                let some: Vec<&Look> = some.iter().filter(|look| look.originals == originals).collect();
+                if some.is_empty() {
+                    continue;
+                }
+                let bytes = some.len() * size_of::<SwapItem>();
+                let at = self.ring.take(&core.queue, bytes + 8 * some.len())?;
+                let area = self.ring.area();
+                let (list, digests) = (area.span(at, bytes)?, area.span(at + bytes, 8 * some.len())?);
+                let mut words = Vec::with_capacity(some.len() * SwapItem::WORDS);
+                for (i, look) in some.iter().enumerate() {
+                    let from = match originals {
+                        true => core.originals.span(self.host_at(look.layer, look.page)?, s.original_bytes)?,
+                        false => {
+                            let at = s.packed_at(look.layer, look.page.index);
+                            Span::of(&core.packed, at, s.of_layer[look.layer].page_bytes)?
+                        }
+                    };
+                    let item = SwapItem::look(from, area.span(at + bytes + 8 * i, 8)?)?;
+                    words.extend_from_slice(&item.words());
+                }
+                area.write(at, &words)?;
+                let from = match originals {
+                    true => core.originals.span(0, core.originals.len())?,
+                    false => Span::of(&core.packed, 0, core.packed.len())?,
+                };
+                swap::launch(&core.queue, &core.kit(0).swap, list, some.len(), (from, None, digests))?;
+                core.finish()?;
+                let mut found = vec![0u64; some.len()];
+                area.read(at + bytes, &mut found)?;
+                for (look, found) in some.into_iter().zip(found) {
+                    let Look { sequence, layer, block, page, .. } = *look;
+                    let places = self.watched.seen[usize::from(originals)].get_mut(layer);
+                    let Some(seen) = places.and_then(|pages| pages.get_mut(page.index as usize)) else { continue };
+                    let was = seen.digest.filter(|_| seen.generation == page.generation);
+                    match was {
+                        None => *seen = Seen { generation: page.generation, digest: Some(found) },
+                        Some(sealed) if sealed != found => {
+                            let fault = match originals {
+                                true => Fault::Originals,
+                                false => Fault::Codes(SealError::Digest { sealed, found }),
+                            };
+                            damaged.push(Damage { sequence, layer, kv_head: 0, block, fault });
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+        looks.clear();
+        Ok(())
+    }
+}
