@@ -65,7 +65,8 @@ pub struct certkv_scrubbed {
 
 /// Compares the next pages of codes with their seals, `pages` of them at least as blocks are looked at whole, those of sequences on the device and
 /// swapped out and those of cached prefixes, and codes those again from their originals that are not what was sealed: what is mended has the bits that it had. On a GPU pages have no
-/// seals while they lie there: the first call that looks at one remembers its digest, later ones compare it, and nothing is mended; the first of all takes 16 bytes of host memory a page and layer. With 1 for
+/// seals while they lie there: the first call that looks at one remembers its digest, later ones compare it, and what differs is mended if coding it again
+/// gives what was seen first; the first of all takes 16 bytes of host memory a page and layer. With 1 for
 /// `originals` (0 otherwise) originals in host memory are compared too, which costs what coding costs. Calls go on where the last one ended, each page once a round. A server
 /// calls it between steps to find out of memory that somebody else wrote to, or that rotted. The first `n_damages` pages that could not be mended are
 /// described; `*scrubbed`, whose `struct_size` must be set, is filled.

@@ -4,6 +4,7 @@
 //! kernel as on the CPU. *Cost:* the originals of the sequence are put into rows once per layer and head, then `O(n t d)` for
 //! `t` rows over `n` tokens; while it runs, the GPU codes the chunk's blocks.
 use super::cache::GpuCache;
+use super::core::Core;
 use super::policy::Limit;
 use super::queries::send_queries;
 use super::step::Part;
@@ -45,7 +46,14 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
         let core = &cache.core;
         pages::put(core, at, (span.first_row, span.rows), (&cache.rows, token), &mut cache.page)?;
         match (span.packed, span.tail) {
-            (Some(packed), _) => push_items(cache, layer, part.row, (at, packed.index), &mut items)?,
+            (Some(packed), _) => {
+                let at = (
+                    at,
+                    core.packed
+                        .address_of(core.sizes.packed_at(layer, packed.index), core.sizes.of_layer[layer].page_bytes)?,
+                );
+                push_items(core, layer, part.row, at, &mut items)?;
+            }
             (None, Some(tail)) => core.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
         }
@@ -78,20 +86,18 @@ fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<RowS
     ring.send(&core.queue, &core.centres, s.centre_at(layer, part.row), &mean)
 }
 
-/// One item per head: from the host's page to the records of page `packed`.
-fn push_items(
-    cache: &GpuCache,
+/// One item per head: from the host's page that begins at byte `at` to the records that begin at address `record`.
+pub(super) fn push_items(
+    core: &Core,
     layer: usize,
     row: usize,
-    (at, packed): (usize, u32),
+    (at, record): (usize, u64),
     items: &mut Vec<u64>,
 ) -> Result<(), Error> {
-    let core = &cache.core;
     let s = &core.sizes;
     let keys = core.originals.span(at, s.original_bytes)?.address();
     // The kernel finds the page through the list.
     core.queue.stream().touch(&[Touch::read(keys, s.original_bytes)])?;
-    let record = core.packed.address_of(s.packed_at(layer, packed), s.of_layer[layer].page_bytes)?;
     let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
     for head in 0..s.kv_heads {
         let keys = keys + (2 * head * s.side_bytes) as u64;
@@ -107,7 +113,7 @@ fn push_items(
 }
 
 /// Enqueues the coding of all items; the kernel reads its list from the staging ring.
-fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> {
+pub(super) fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> {
     let GpuCache { core, ring, .. } = cache;
     // Whole pages: an item's place says whose head it is.
     let heads = core.sizes.kv_heads;

@@ -1,12 +1,16 @@
 //! Pages that are in use, compared with what they were.
 //!
 //! Records have no seal while they lie on the device, and originals none anywhere: the first call that looks at a page makes its digest, and later ones compare it.
-//! A kernel makes the digests where the pages lie, so that nothing but these travels.
+//! A kernel makes the digests where the pages lie, so that nothing but these travels. What differs is coded again from its originals beside the page, and takes its place if it is what was first seen.
 use super::cache::GpuCache;
+use super::core::Core;
+use super::prefill::{pack, push_items};
+use super::ring::Ring;
 use crate::scrub::{Cursor, Damage, Fault, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
 use crate::{Error, SequenceId};
 use certkv_core::{Class, PageId, span};
+use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::swap::{self, SwapItem};
 use certkv_page::BlockEntry;
@@ -30,29 +34,36 @@ pub(super) struct Watched {
     seen: [Vec<Vec<Seen>>; 2],
     /// They are there, and reserved.
     held: bool,
+    /// Where a page is coded again.
+    spare: Option<DeviceBuffer>,
 }
 
 /// A page whose digest is on its way.
+#[derive(Debug, Clone, Copy)]
 struct Look {
     sequence: Option<SequenceId>,
     layer: usize,
     block: usize,
     page: PageId,
+    /// The page of its originals.
+    host: PageId,
     originals: bool,
 }
 
 impl GpuCache {
     /// Compares the next pages of records on the device with what they were when such a call first saw them, and with `originals` those in host memory too, as
-    /// [`Cache::scrub`](crate::Cache::scrub): each page once a round, a round at most in a call. A page that was never looked at is remembered as it is. Nothing is mended: the sequence that is
-    /// named can be stepped under [`Policy::Dense`](crate::Policy::Dense) where its originals are what they were, or be made again from its tokens. Sequences that are swapped out are
-    /// left out: their pages are compared when they return.
+    /// [`Cache::scrub`](crate::Cache::scrub): each page once a round, a round at most in a call. A page that was never looked at is remembered as it is. One that differs is coded again
+    /// from its originals, where these are in host memory and a sequence holds it, and mended if that gives what was first seen. A sequence that is named can be stepped under
+    /// [`Policy::Dense`](crate::Policy::Dense) where its originals are what they were, or be made again from its tokens. Sequences that are swapped out are left out: their pages are compared when they
+    /// return.
     ///
-    /// Waits for the device. Costs reading a page there, and of originals over the link; the first call reserves 16 bytes a page and layer.
+    /// Waits for the device. Costs reading a page there, and of originals over the link; the first call reserves 16 bytes of host memory a page and layer, the first that
+    /// mends a page of device memory.
     ///
     /// # Errors
     /// The driver's; [`Error::Budget`] and out of memory in the first call.
     pub fn scrub(&mut self, how: Scrub) -> Result<Scrubbed, Error> {
-        let span = span!("scrub", pages = _, mended = 0, damaged = _);
+        let span = span!("scrub", pages = _, mended = _, damaged = _);
         self.watch()?;
         if how.originals {
             self.land()?;
@@ -62,18 +73,19 @@ impl GpuCache {
             let Some((sequence, group, number, entry)) = self.next_block(&mut done.complete) else { continue };
             let layers = self.core.sizes.groups[group].layers.clone();
             for layer in layers {
-                let look = |page, originals| Look { sequence, layer, block: number, page, originals };
+                let look = |page, originals| Look { sequence, layer, block: number, page, host: entry.host, originals };
                 let there = entry.packed.map(|page| look(page, false));
                 let kept = self.host_at(layer, entry.host).is_ok() && how.originals;
                 looks.extend(there.into_iter().chain(kept.then(|| look(entry.host, true))));
                 done.pages += 1;
             }
             if looks.len() >= PER_LAUNCH {
-                self.look_at(&mut looks, &mut done.damaged)?;
+                self.look_at(&mut looks, &mut done)?;
             }
         }
-        self.look_at(&mut looks, &mut done.damaged)?;
+        self.look_at(&mut looks, &mut done)?;
         span.record("pages", done.pages as u64);
+        span.record("mended", done.mended as u64);
         span.record("damaged", done.damaged.len() as u64);
         Ok(done)
     }
@@ -148,60 +160,107 @@ impl GpuCache {
     }
 
     /// Makes the digests of pages, and compares or remembers them.
-    fn look_at(&mut self, looks: &mut Vec<Look>, damaged: &mut Vec<Damage>) -> Result<(), Error> {
-        let core = Arc::clone(&self.core);
-        let s = &core.sizes;
+    fn look_at(&mut self, looks: &mut Vec<Look>, done: &mut Scrubbed) -> Result<(), Error> {
+        let mut bad = Vec::new();
         for some in looks.chunks(PER_LAUNCH) {
             for originals in [false, true] {
                 let some: Vec<&Look> = some.iter().filter(|look| look.originals == originals).collect();
-                if some.is_empty() {
-                    continue;
-                }
-                let bytes = some.len() * size_of::<SwapItem>();
-                let at = self.ring.take(&core.queue, bytes + 8 * some.len())?;
-                let area = self.ring.area();
-                let (list, digests) = (area.span(at, bytes)?, area.span(at + bytes, 8 * some.len())?);
-                let mut words = Vec::with_capacity(some.len() * SwapItem::WORDS);
-                for (i, look) in some.iter().enumerate() {
-                    let from = match originals {
-                        true => core.originals.span(self.host_at(look.layer, look.page)?, s.original_bytes)?,
-                        false => {
-                            let at = s.packed_at(look.layer, look.page.index);
-                            Span::of(&core.packed, at, s.of_layer[look.layer].page_bytes)?
-                        }
-                    };
-                    let item = SwapItem::look(from, area.span(at + bytes + 8 * i, 8)?)?;
-                    words.extend_from_slice(&item.words());
-                }
-                area.write(at, &words)?;
-                let from = match originals {
-                    true => core.originals.span(0, core.originals.len())?,
-                    false => Span::of(&core.packed, 0, core.packed.len())?,
-                };
-                swap::launch(&core.queue, &core.kit(0).swap, list, some.len(), (from, None, digests))?;
-                core.finish()?;
-                let mut found = vec![0u64; some.len()];
-                area.read(at + bytes, &mut found)?;
-                for (look, found) in some.into_iter().zip(found) {
-                    let Look { sequence, layer, block, page, .. } = *look;
-                    let places = self.watched.seen[usize::from(originals)].get_mut(layer);
-                    let Some(seen) = places.and_then(|pages| pages.get_mut(page.index as usize)) else { continue };
-                    let was = seen.digest.filter(|_| seen.generation == page.generation);
-                    match was {
-                        None => *seen = Seen { generation: page.generation, digest: Some(found) },
-                        Some(sealed) if sealed != found => {
-                            let fault = match originals {
-                                true => Fault::Originals,
-                                false => Fault::Codes(SealError::Digest { sealed, found }),
-                            };
-                            damaged.push(Damage { sequence, layer, kv_head: 0, block, fault });
-                        }
+                for (look, found) in some.iter().zip(self.digests_of(&some)?) {
+                    let places = self.watched.seen[usize::from(originals)].get_mut(look.layer);
+                    let Some(seen) = places.and_then(|pages| pages.get_mut(look.page.index as usize)) else { continue };
+                    match seen.digest.filter(|_| seen.generation == look.page.generation) {
+                        None => *seen = Seen { generation: look.page.generation, digest: Some(found) },
+                        Some(sealed) if sealed != found => bad.push((**look, sealed, found)),
                         Some(_) => {}
                     }
                 }
             }
         }
         looks.clear();
+        for (look, sealed, found) in bad {
+            if !look.originals && self.mend(&look, sealed)? {
+                done.mended += 1;
+                continue;
+            }
+            let Look { sequence, layer, block, originals, .. } = look;
+            let fault = if originals { Fault::Originals } else { Fault::Codes(SealError::Digest { sealed, found }) };
+            done.damaged.push(Damage { sequence, layer, kv_head: 0, block, fault });
+        }
         Ok(())
     }
+
+    /// Digests of pages that are all of records, or all of originals.
+    fn digests_of(&mut self, looks: &[&Look]) -> Result<Vec<u64>, Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        let at = |look: &Look| -> Result<Span<'_>, Error> {
+            Ok(match look.originals {
+                true => core.originals.span(self.host_at(look.layer, look.page)?, s.original_bytes)?,
+                false => {
+                    let at = s.packed_at(look.layer, look.page.index);
+                    Span::of(&core.packed, at, s.of_layer[look.layer].page_bytes)?
+                }
+            })
+        };
+        let spans = looks.iter().map(|look| at(look)).collect::<Result<Vec<_>, _>>()?;
+        let whole = match looks.first() {
+            Some(look) if look.originals => core.originals.span(0, core.originals.len())?,
+            _ => Span::of(&core.packed, 0, core.packed.len())?,
+        };
+        digests(&core, &mut self.ring, &spans, whole)
+    }
+
+    /// Codes a page again from its originals. Whether that gives what was first seen; then the page holds it.
+    fn mend(&mut self, look: &Look, sealed: u64) -> Result<bool, Error> {
+        let core = Arc::clone(&self.core);
+        let s = &core.sizes;
+        let bytes = s.of_layer[look.layer].page_bytes;
+        self.land()?;
+        let (Some(id), Ok(host)) = (look.sequence, self.host_at(look.layer, look.host)) else { return Ok(false) };
+        if self.watched.spare.is_none() {
+            let most = s.of_layer.iter().map(|layer| layer.page_bytes).max().unwrap_or(0);
+            self.ledger.reserve(Class::Tables, most)?;
+            self.watched.spare = Some(DeviceBuffer::new(core.queue.gpu(), most)?);
+        }
+        let Some(spare) = self.watched.spare.take() else { return Ok(false) };
+        let at = s.packed_at(look.layer, look.page.index);
+        let mended = (|| {
+            // What lies between sections of a record no coding writes.
+            spare.copy_from(core.queue.stream(), 0, &core.packed, at, bytes)?;
+            let mut items = Vec::new();
+            push_items(&core, look.layer, id.slot as usize, (host, spare.address()), &mut items)?;
+            pack(self, look.layer, &items)?;
+            let made = Span::of(&spare, 0, bytes)?;
+            if digests(&core, &mut self.ring, &[made], made)?.first() != Some(&sealed) {
+                return Ok(false);
+            }
+            core.packed.copy_from(core.queue.stream(), at, &spare, 0, bytes)?;
+            core.finish()?;
+            Ok(true)
+        })();
+        self.watched.spare = Some(spare);
+        mended
+    }
+}
+
+/// Digests of spans of one area, made where they lie. Waits for the device.
+fn digests(core: &Core, ring: &mut Ring, spans: &[Span<'_>], whole: Span<'_>) -> Result<Vec<u64>, Error> {
+    let mut found = vec![0u64; spans.len()];
+    if spans.is_empty() {
+        return Ok(found);
+    }
+    let bytes = spans.len() * size_of::<SwapItem>();
+    let at = ring.take(&core.queue, bytes + 8 * spans.len())?;
+    let area = ring.area();
+    let mut words = Vec::with_capacity(spans.len() * SwapItem::WORDS);
+    for (i, span) in spans.iter().enumerate() {
+        let item = SwapItem::look(*span, area.span(at + bytes + 8 * i, 8)?)?;
+        words.extend_from_slice(&item.words());
+    }
+    area.write(at, &words)?;
+    let (list, made) = (area.span(at, size_of_val(words.as_slice()))?, area.span(at + bytes, 8 * spans.len())?);
+    swap::launch(&core.queue, &core.kit(0).swap, list, spans.len(), (whole, None, made))?;
+    core.finish()?;
+    area.read(at + bytes, &mut found)?;
+    Ok(found)
 }
