@@ -13,7 +13,7 @@ use crate::seal::{Seal, SealError, digest};
 use crate::spill::{Ask, Turn};
 use crate::work::Workspace;
 use crate::{Error, SequenceId};
-use certkv_core::{PageId, span};
+use certkv_core::{PageId, reserve_total, span, try_resize};
 use certkv_device::Arena;
 use certkv_page::BlockEntry;
 
@@ -115,8 +115,6 @@ impl Cache {
         how: Scrub,
         done: &mut Scrubbed,
     ) -> Result<(), Error> {
-        // Rows on their way to the host come first: originals may be read.
-        self.join_lane()?;
         while done.pages < how.pages {
             match cursor.at {
                 Place::Sequence { slot, group, block } => match self.sequence_from(slot) {
@@ -125,7 +123,7 @@ impl Cache {
                         cursor.at = Place::Sequence { slot: id.slot as usize, group: 0, block: 0 };
                     }
                     Some((id, false)) => {
-                        let seen = self.with(id, |state| {
+                        let looked = self.with(id, |state| {
                             let Some(table) = state.tables.get(group) else { return Ok(false) };
                             let Some((number, entry)) =
                                 table.numbered().nth(block).map(|(number, entry)| (number, *entry))
@@ -140,8 +138,11 @@ impl Cache {
                                 self.scrub_block(turn, work, &block, how, done)?;
                             }
                             Ok(true)
-                        })?;
-                        if !seen {
+                        });
+                        // Another thread may have begun to swap it.
+                        let busy = matches!(looked, Err(Error::BusySequence(of)) if of == id);
+                        done.busy += usize::from(busy);
+                        if busy || !looked? {
                             cursor.at = Place::Sequence { slot: slot + 1, group: 0, block: 0 };
                         }
                     }
@@ -247,11 +248,15 @@ impl Cache {
             Err(Error::Fetch(_)) => return Ok(false),
             other => other?,
         }
+        // Rows on their way to the host come first.
+        self.join_lane()?;
         let originals = group.host.read_tagged(group.host_slot(host, layer)?, &self.main, Group::tag(host))?;
         work.block.clear();
+        reserve_total(&mut work.block, originals.words().len())?;
         work.block.extend_from_slice(originals.words());
         drop(originals);
-        let mut coded = vec![0; size];
+        let mut coded = Vec::new();
+        try_resize(&mut coded, size, 0)?;
         let Workspace { block: rows, encoders, .. } = work;
         let encoders = &mut encoders[encoder_of(group, *index, level)];
         let centre = centres.get(group.strand(layer)).map_or(&[][..], Vec::as_slice);
