@@ -3,7 +3,7 @@
 mod common;
 use certkv::{
     Cache, Certified, Chunk, Config, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret,
-    PublishedPrefix, SaveScope, SequenceId, Stop,
+    PublishedPrefix, SaveScope, Scrub, SequenceId, Stop,
 };
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
@@ -147,7 +147,7 @@ fn a_cache_without_memory_is_refused() {
 fn calls_without_memory_change_nothing() {
     const TOKENS: usize = 10_000;
     const CUT: usize = 9_003;
-    let mut executed = [0; 6];
+    let mut executed = [0; 7];
     for formats in ["k8-v4g32-b16", "tq4-tq4-b64/k8-v4g32-b16/f16-v8g64-b64"] {
         let cache = Cache::new(config(formats, 32_768)).expect("a cache");
         let geometry = *cache.geometry();
@@ -190,11 +190,16 @@ fn calls_without_memory_change_nothing() {
         });
         count(5, requests);
         whole(first, TOKENS);
+        // What a call has looked at before it was refused is not looked at again.
+        let few = Scrub { pages: 30, originals: true };
+        let (requests, looked) = each("scrub", OF_A_SEQUENCE, || cache.scrub(few));
+        count(6, requests);
+        assert!(looked.pages >= 30 && looked.damaged.is_empty() && looked.mended == 0);
         assert_eq!(pages(), before);
     }
     let all: u64 = executed.iter().sum();
     println!(
-        "GATE calls-refused executed={all} failed=0 controls=0/0 seed=0x7 create, fork, publish, continue, swap out, in: {executed:?}"
+        "GATE calls-refused executed={all} failed=0 controls=0/0 seed=0x7 create, fork, publish, continue, swap out, in, scrub: {executed:?}"
     );
     assert!(executed.iter().all(|n| *n > 0), "{executed:?}");
 }
