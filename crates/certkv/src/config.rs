@@ -116,7 +116,8 @@ pub struct Config {
     /// that a call works in until the next one needs them.
     ///
     /// For servers whose tenants must not find each other's data in a dump of memory. Nobody is ever given what a page's owner has not
-    /// written, with or without it. Costs a write of each page's bytes when it is given up.
+    /// written, with or without it. Costs a write of each page's bytes when it is given up, for which
+    /// other calls that touch pages wait.
     pub erase: bool,
     /// Where pages, open blocks, originals and scratch lie; `None` for memory of the system, which is mapped when first touched. Another is
     /// touched when the cache is made.
