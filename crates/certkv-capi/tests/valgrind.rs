@@ -78,25 +78,26 @@ fn valgrind_finds_nothing_and_would() {
         assert!(done.status.success() && said.is_empty(), "{}: {}: {said}", source.display(), done.status);
     }
     // What each of these does wrong is seen, three times inside the library; without it nothing is.
-    for (name, wrong, word) in [
-        ("nothing", "", None),
-        ("short", "row = (float *)realloc(row, 63 * sizeof *row);", Some("Invalid read")),
+    for (name, wrong, words) in [
+        ("nothing", "", &[][..]),
+        // A load of several rows at once that is aligned and begins inside is none that valgrind calls invalid: what lies outside is not initialised then.
+        ("short", "row = (float *)realloc(row, 63 * sizeof *row);", &["Invalid read", "uninitialised"]),
         (
             "freed",
             "float *gone = row; row = (float *)calloc(64, sizeof *row); free(gone); \
                    said |= certkv_step_append(step, 0, gone, gone, 64, CERTKV_F32, CERTKV_SPACE_HOST); \
                    free(row); return said | certkv_step_finish(step) | certkv_cache_destroy(cache);",
-            Some("Invalid read"),
+            &["Invalid read"],
         ),
-        ("unwritten", "free(row); row = (float *)malloc(64 * sizeof *row);", Some("uninitialised")),
-        ("lost", "*(float *volatile *)&row = (float *)calloc(64, sizeof *row);", Some("definitely lost")),
+        ("unwritten", "free(row); row = (float *)malloc(64 * sizeof *row);", &["uninitialised"]),
+        ("lost", "*(float *volatile *)&row = (float *)calloc(64, sizeof *row);", &["definitely lost"]),
     ] {
         let source = dir.join(name).with_extension("c");
         fs::write(&source, PLANTED.replace("WRONG", wrong)).expect("a test source");
         // gcc sees some of it, too.
         let done = watched(&program(&dir, "c11", &source, &["-g", "-w"]), &dir);
         let said = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(if word.is_some() { FOUND } else { 0 }), "{name}: {said}");
-        assert!(word.is_none_or(|word| said.contains(word)), "{name}: {said}");
+        assert_eq!(done.status.code(), Some(if words.is_empty() { 0 } else { FOUND }), "{name}: {said}");
+        assert!(words.is_empty() || words.iter().any(|word| said.contains(word)), "{name}: {said}");
     }
 }
