@@ -9,7 +9,7 @@ use super::ring::Ring;
 use crate::scrub::{Cursor, Damage, Fault, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
 use crate::{Error, SequenceId};
-use certkv_core::{Class, PageId, span};
+use certkv_core::{Class, PageId, span, try_resize};
 use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::swap::{self, SwapItem};
@@ -19,11 +19,11 @@ use std::sync::Arc;
 /// Pages to a launch, each with an item and a digest in the staging ring.
 const PER_LAUNCH: usize = 512;
 
-/// The digest of a page as it was first seen, and the life of the page that it is of; none before.
+/// The digest of a page as it was first seen, and the life of the page that it is of: 0, which no page has, before.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     generation: u32,
-    digest: Option<u64>,
+    digest: u64,
 }
 
 /// Digests of pages, made when somebody first asks.
@@ -108,7 +108,8 @@ impl GpuCache {
         for (seen, originals) in watched.seen.iter_mut().zip([false, true]) {
             for count in pages(originals) {
                 let mut of_layer = Vec::new();
-                certkv_core::try_resize(&mut of_layer, count, Seen::default())?;
+                try_resize(&mut of_layer, count, Seen::default())
+                    .inspect_err(|_| self.ledger.release(Class::Tables, bytes))?;
                 seen.push(of_layer);
             }
         }
@@ -168,10 +169,10 @@ impl GpuCache {
                 for (look, found) in some.iter().zip(self.digests_of(&some)?) {
                     let places = self.watched.seen[usize::from(originals)].get_mut(look.layer);
                     let Some(seen) = places.and_then(|pages| pages.get_mut(look.page.index as usize)) else { continue };
-                    match seen.digest.filter(|_| seen.generation == look.page.generation) {
-                        None => *seen = Seen { generation: look.page.generation, digest: Some(found) },
-                        Some(sealed) if sealed != found => bad.push((**look, sealed, found)),
-                        Some(_) => {}
+                    if seen.generation != look.page.generation {
+                        *seen = Seen { generation: look.page.generation, digest: found };
+                    } else if seen.digest != found {
+                        bad.push((**look, seen.digest, found));
                     }
                 }
             }
@@ -220,7 +221,8 @@ impl GpuCache {
         if self.watched.spare.is_none() {
             let most = s.of_layer.iter().map(|layer| layer.page_bytes).max().unwrap_or(0);
             self.ledger.reserve(Class::Tables, most)?;
-            self.watched.spare = Some(DeviceBuffer::new(core.queue.gpu(), most)?);
+            let spare = DeviceBuffer::new(core.queue.gpu(), most);
+            self.watched.spare = Some(spare.inspect_err(|_| self.ledger.release(Class::Tables, most))?);
         }
         let Some(spare) = self.watched.spare.take() else { return Ok(false) };
         let at = s.packed_at(look.layer, look.page.index);
@@ -235,10 +237,13 @@ impl GpuCache {
                 return Ok(false);
             }
             core.packed.copy_from(core.queue.stream(), at, &spare, 0, bytes)?;
-            core.finish()?;
             Ok(true)
         })();
+        // Of a page that may be given up before this is used again.
+        let erased = if self.config.erase { spare.fill(core.queue.stream(), 0, bytes, 0) } else { Ok(()) };
         self.watched.spare = Some(spare);
+        erased?;
+        core.finish()?;
         mended
     }
 }
