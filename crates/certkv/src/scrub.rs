@@ -13,7 +13,7 @@ use crate::seal::{Seal, SealError, digest};
 use crate::spill::{Ask, Turn};
 use crate::work::Workspace;
 use crate::{Error, SequenceId};
-use certkv_core::{PageId, reserve_total, span, try_resize};
+use certkv_core::{OutOfMemory, PageId, reserve_total, span, try_resize};
 use certkv_device::Arena;
 use certkv_page::BlockEntry;
 
@@ -34,7 +34,7 @@ pub struct Scrubbed {
     pub pages: usize,
     /// Those of them that were not what was sealed, and are again.
     pub mended: usize,
-    /// Those that could not be mended.
+    /// Those that could not be mended, in this call.
     pub damaged: Vec<Damage>,
     /// Sequences that were passed over: a step holds them.
     pub busy: usize,
@@ -72,8 +72,18 @@ struct Block<'a> {
     index: usize,
     number: usize,
     entry: BlockEntry,
-    /// Value centres by strand.
+    /// Value centres of the group's strands.
     centres: &'a [Vec<f32>],
+}
+
+/// What a place in a table comes to.
+enum Found {
+    /// The sequence has no such group, or a step holds it.
+    NoGroup,
+    NoBlock,
+    /// An open block, or one that was looked at in this round.
+    Seen,
+    Block(usize, BlockEntry),
 }
 
 impl Group {
@@ -115,6 +125,7 @@ impl Cache {
         how: Scrub,
         done: &mut Scrubbed,
     ) -> Result<(), Error> {
+        let mut centres = Vec::new();
         while done.pages < how.pages {
             match cursor.at {
                 Place::Sequence { slot, group, block } => match self.sequence_from(slot) {
@@ -123,27 +134,38 @@ impl Cache {
                         cursor.at = Place::Sequence { slot: id.slot as usize, group: 0, block: 0 };
                     }
                     Some((id, false)) => {
-                        let looked = self.with(id, |state| {
-                            let Some(table) = state.tables.get(group) else { return Ok(false) };
-                            let Some((number, entry)) =
-                                table.numbered().nth(block).map(|(number, entry)| (number, *entry))
-                            else {
-                                cursor.at = Place::Sequence { slot, group: group + 1, block: 0 };
-                                return Ok(true);
-                            };
-                            cursor.at = Place::Sequence { slot, group, block: block + 1 };
-                            if cursor.is_new(self.groups.len(), group, &entry) {
-                                let centres = &state.centres;
-                                let block = Block { sequence: Some(id), index: group, number, entry, centres };
-                                self.scrub_block(turn, work, &block, how, done)?;
+                        // Nobody is kept from the sequence: who changes its pages has the turn, which is held here.
+                        let found = self.ask(id, |state| -> Result<Found, OutOfMemory> {
+                            let Some(table) = state.tables.get(group) else { return Ok(Found::NoGroup) };
+                            let Some((number, entry)) = table.numbered().nth(block) else { return Ok(Found::NoBlock) };
+                            if !cursor.is_new(self.groups.len(), group, entry) {
+                                return Ok(Found::Seen);
                             }
-                            Ok(true)
+                            let strands = state.centres.get(self.groups[group].strands()).unwrap_or_default();
+                            centres.resize_with(strands.len(), Vec::new);
+                            for (kept, centre) in centres.iter_mut().zip(strands) {
+                                kept.clear();
+                                reserve_total(kept, centre.len())?;
+                                kept.extend_from_slice(centre);
+                            }
+                            Ok(Found::Block(number, *entry))
                         });
-                        // Another thread may have begun to swap it.
-                        let busy = matches!(looked, Err(Error::BusySequence(of)) if of == id);
-                        done.busy += usize::from(busy);
-                        if busy || !looked? {
-                            cursor.at = Place::Sequence { slot: slot + 1, group: 0, block: 0 };
+                        let found = match found {
+                            // Another thread has begun to move it.
+                            Err(Error::BusySequence(_)) => {
+                                done.busy += 1;
+                                Found::NoGroup
+                            }
+                            found => found??,
+                        };
+                        cursor.at = match found {
+                            Found::NoGroup => Place::Sequence { slot: slot + 1, group: 0, block: 0 },
+                            Found::NoBlock => Place::Sequence { slot, group: group + 1, block: 0 },
+                            Found::Seen | Found::Block(..) => Place::Sequence { slot, group, block: block + 1 },
+                        };
+                        if let Found::Block(number, entry) = found {
+                            let block = Block { sequence: Some(id), index: group, number, entry, centres: &centres };
+                            self.scrub_block(turn, work, &block, how, done)?;
                         }
                     }
                     Some((_, true)) => {
@@ -161,7 +183,8 @@ impl Cache {
                     cursor.at = Place::unit(unit.place + 1, 0);
                     for (index, number, entry) in unit.blocks {
                         if cursor.is_new(self.groups.len(), index, &entry) {
-                            let centres = &unit.note.centres.strands;
+                            let strands = self.groups[index].strands();
+                            let centres = unit.note.centres.strands.get(strands).unwrap_or_default();
                             let block = Block { sequence: None, index, number, entry, centres };
                             self.scrub_block(turn, work, &block, how, done)?;
                         }
@@ -240,13 +263,14 @@ impl Cache {
         let Block { sequence, index, number, entry, centres } = block;
         let group = &self.groups[*index];
         let (host, level, size) = (entry.host, entry.level, group.bytes_at(entry.level));
-        if sequence.is_none() && !group.has_originals(host, layer) {
-            // While the store is waited for the unit could go. Who continues from it has it mended.
-            return Ok(false);
-        }
-        match self.bring(turn, *index, *sequence, &[Ask { block: *number, layer, page: host }]) {
-            Err(Error::Fetch(_)) => return Ok(false),
-            other => other?,
+        if !group.has_originals(host, layer) {
+            // While the store is waited for others have the turn: a sequence is taken, a unit without one could go. Who continues from it has it mended.
+            let Some(id) = *sequence else { return Ok(false) };
+            let asks = [Ask { block: *number, layer, page: host }];
+            match self.with(id, |_| self.bring(turn, *index, Some(id), &asks)) {
+                Err(Error::Fetch(_) | Error::BusySequence(_)) => return Ok(false),
+                other => other?,
+            }
         }
         // Rows on their way to the host come first.
         self.join_lane()?;
@@ -259,7 +283,7 @@ impl Cache {
         try_resize(&mut coded, size, 0)?;
         let Workspace { block: rows, encoders, .. } = work;
         let encoders = &mut encoders[encoder_of(group, *index, level)];
-        let centre = centres.get(group.strand(layer)).map_or(&[][..], Vec::as_slice);
+        let centre = centres.get(layer - group.first).map_or(&[][..], Vec::as_slice);
         let _ = encode(self, group, (layer, level), centre, rows, encoders, &mut coded)?;
         group.seal_at(level, layer, *number, page).written_by(entry.writer).write(&mut coded);
         let slot = group.slot(page, layer);
