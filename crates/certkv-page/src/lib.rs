@@ -55,7 +55,7 @@ pub use lease::Lease;
 pub use level::{LevelChange, RefusedChange};
 pub use policy::EvictionPolicy;
 pub use pools::{CopyOp, Dropped, MOST_LEVELS, PageClass, PageRef, Pools};
-pub use prefix::PrefixIndex;
+pub use prefix::{CachedUnit, PrefixIndex};
 pub use reserve::{Reservation, RowSpan};
 pub use stamp::Stamp;
 pub use swap::{SwapCopy, SwapPlan};

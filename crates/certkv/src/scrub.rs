@@ -4,12 +4,13 @@
 //! what was written, and, where the originals are looked at too, of these that they are what the codes were made of.
 mod cursor;
 
-pub(crate) use self::cursor::{Cursor, Place};
+pub(crate) use self::cursor::{Cursor, Next, Place};
 use crate::append::encode;
 use crate::cache::Cache;
 use crate::group::{Group, SEAL_BYTES};
 use crate::levels::encoder_of;
 use crate::seal::{Seal, SealError, digest};
+use crate::sequence::SequenceState;
 use crate::spill::{Ask, Turn};
 use crate::work::Workspace;
 use crate::{Error, SequenceId};
@@ -76,16 +77,6 @@ struct Block<'a> {
     centres: &'a [Vec<f32>],
 }
 
-/// What a place in a table comes to.
-enum Found {
-    /// The sequence has no such group, or a step holds it.
-    NoGroup,
-    NoBlock,
-    /// An open block, or one that was looked at in this round.
-    Seen,
-    Block(usize, BlockEntry),
-}
-
 impl Group {
     /// Whether the originals of a page of a layer are in host memory.
     fn has_originals(&self, host: PageId, layer: usize) -> bool {
@@ -128,51 +119,39 @@ impl Cache {
         let mut centres = Vec::new();
         while done.pages < how.pages {
             match cursor.at {
-                Place::Sequence { slot, group, block } => match self.sequence_from(slot) {
-                    None => cursor.at = Place::unit(0, 0),
-                    Some((id, _)) if id.slot as usize != slot => {
-                        cursor.at = Place::Sequence { slot: id.slot as usize, group: 0, block: 0 };
-                    }
-                    Some((id, false)) => {
-                        // Nobody is kept from the sequence: who changes its pages has the turn, which is held here.
-                        let found = self.ask(id, |state| -> Result<Found, OutOfMemory> {
-                            let Some(table) = state.tables.get(group) else { return Ok(Found::NoGroup) };
-                            let Some((number, entry)) = table.numbered().nth(block) else { return Ok(Found::NoBlock) };
-                            if !cursor.is_new(self.groups.len(), group, entry) {
-                                return Ok(Found::Seen);
-                            }
-                            let strands = state.centres.get(self.groups[group].strands()).unwrap_or_default();
-                            centres.resize_with(strands.len(), Vec::new);
-                            for (kept, centre) in centres.iter_mut().zip(strands) {
-                                kept.clear();
-                                reserve_total(kept, centre.len())?;
-                                kept.extend_from_slice(centre);
-                            }
-                            Ok(Found::Block(number, *entry))
-                        });
-                        let found = match found {
-                            // Another thread has begun to move it.
-                            Err(Error::BusySequence(_)) => {
-                                done.busy += 1;
-                                Found::NoGroup
-                            }
-                            found => found??,
-                        };
-                        cursor.at = match found {
-                            Found::NoGroup => Place::Sequence { slot: slot + 1, group: 0, block: 0 },
-                            Found::NoBlock => Place::Sequence { slot, group: group + 1, block: 0 },
-                            Found::Seen | Found::Block(..) => Place::Sequence { slot, group, block: block + 1 },
-                        };
-                        if let Found::Block(number, entry) = found {
-                            let block = Block { sequence: Some(id), index: group, number, entry, centres: &centres };
-                            self.scrub_block(turn, work, &block, how, done)?;
+                Place::Sequence { slot, .. } => {
+                    let Some((id, held)) = self.sequence_from(slot) else {
+                        cursor.pass_sequences();
+                        continue;
+                    };
+                    let slot = id.slot as usize;
+                    // Nobody is kept from the sequence: who changes its pages has the turn, which is held here.
+                    let next = |state: &SequenceState| -> Result<Option<Next>, OutOfMemory> {
+                        let Some(next) = cursor.next_of(slot, &state.tables) else { return Ok(None) };
+                        let strands = state.centres.get(self.groups[next.0].strands()).unwrap_or_default();
+                        centres.resize_with(strands.len(), Vec::new);
+                        for (kept, centre) in centres.iter_mut().zip(strands) {
+                            kept.clear();
+                            reserve_total(kept, centre.len())?;
+                            kept.extend_from_slice(centre);
                         }
+                        Ok(Some(next))
+                    };
+                    let next = if held { Err(Error::BusySequence(id)) } else { self.ask(id, next) };
+                    let next = match next {
+                        // A step holds it, or another thread has begun to move it.
+                        Err(Error::BusySequence(_)) => {
+                            done.busy += 1;
+                            cursor.pass(slot + 1);
+                            None
+                        }
+                        next => next??,
+                    };
+                    if let Some((index, number, entry)) = next {
+                        let block = Block { sequence: Some(id), index, number, entry, centres: &centres };
+                        self.scrub_block(turn, work, &block, how, done)?;
                     }
-                    Some((_, true)) => {
-                        done.busy += 1;
-                        cursor.at = Place::Sequence { slot: slot + 1, group: 0, block: 0 };
-                    }
-                },
+                }
                 Place::Unit { place, .. } => {
                     let unit = self.prefixes.as_ref().and_then(|prefixes| prefixes.index.unit_from(place));
                     let Some(unit) = unit else {
@@ -180,14 +159,11 @@ impl Cache {
                         done.complete = true;
                         return Ok(());
                     };
-                    cursor.at = Place::unit(unit.place + 1, 0);
-                    for (index, number, entry) in unit.blocks {
-                        if cursor.is_new(self.groups.len(), index, &entry) {
-                            let strands = self.groups[index].strands();
-                            let centres = unit.note.centres.strands.get(strands).unwrap_or_default();
-                            let block = Block { sequence: None, index, number, entry, centres };
-                            self.scrub_block(turn, work, &block, how, done)?;
-                        }
+                    if let Some((index, number, entry)) = cursor.next_of_unit(&unit) {
+                        let strands = self.groups[index].strands();
+                        let centres = unit.note.centres.strands.get(strands).unwrap_or_default();
+                        let block = Block { sequence: None, index, number, entry, centres };
+                        self.scrub_block(turn, work, &block, how, done)?;
                     }
                 }
             }

@@ -6,14 +6,13 @@ use super::cache::GpuCache;
 use super::core::Core;
 use super::prefill::{pack, push_items};
 use super::ring::Ring;
-use crate::scrub::{Cursor, Damage, Fault, Place, Scrub, Scrubbed};
+use crate::scrub::{Cursor, Damage, Fault, Next, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
 use crate::{Error, SequenceId};
 use certkv_core::{Class, PageId, span, try_resize};
 use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::swap::{self, SwapItem};
-use certkv_page::BlockEntry;
 use std::sync::Arc;
 
 /// Pages to a launch, each with an item and a digest in the staging ring.
@@ -70,7 +69,7 @@ impl GpuCache {
         }
         let (mut done, mut looks) = (Scrubbed::default(), Vec::new());
         while done.pages < how.pages && !done.complete {
-            let Some((sequence, group, number, entry)) = self.next_block(&mut done.complete) else { continue };
+            let Some((sequence, (group, number, entry))) = self.next_block(&mut done.complete) else { continue };
             let layers = self.core.sizes.groups[group].layers.clone();
             for layer in layers {
                 let look = |page, originals| Look { sequence, layer, block: number, page, host: entry.host, originals };
@@ -118,46 +117,29 @@ impl GpuCache {
     }
 
     /// The next block that has not been seen in this round; `None` where the walk has to go on, or is `complete`.
-    fn next_block(&mut self, complete: &mut bool) -> Option<(Option<SequenceId>, usize, usize, BlockEntry)> {
-        let groups = self.pools.len();
-        let Self { watched, sequences, prefixes, .. } = self;
-        match watched.cursor.at {
-            Place::Sequence { slot, group, block } => {
+    fn next_block(&mut self, complete: &mut bool) -> Option<(Option<SequenceId>, Next)> {
+        let Self { watched: Watched { cursor, .. }, sequences, prefixes, .. } = self;
+        let (id, next) = match cursor.at {
+            Place::Sequence { slot, .. } => {
                 let Some((key, entry)) = sequences.iter().find(|(key, _)| *key >= slot) else {
-                    watched.cursor.at = Place::unit(0, 0);
+                    cursor.pass_sequences();
                     return None;
                 };
-                let start = if key == slot { (group, block) } else { (0, 0) };
-                let Some(table) = entry.tables.get(start.0) else {
-                    watched.cursor.at = Place::Sequence { slot: key + 1, group: 0, block: 0 };
-                    return None;
-                };
-                let Some((number, found)) = table.numbered().nth(start.1).map(|(number, found)| (number, *found))
-                else {
-                    watched.cursor.at = Place::Sequence { slot: key, group: start.0 + 1, block: 0 };
-                    return None;
-                };
-                watched.cursor.at = Place::Sequence { slot: key, group: start.0, block: start.1 + 1 };
                 let id = SequenceId { slot: key as u32, generation: entry.generation };
-                let new = found.packed.is_some() && watched.cursor.is_new(groups, start.0, &found);
-                new.then_some((Some(id), start.0, number, found))
+                (Some(id), cursor.next_of(key, &entry.tables)?)
             }
-            Place::Unit { place, block } => {
+            Place::Unit { place, .. } => {
                 let unit = prefixes.as_ref().and_then(|prefixes| prefixes.index.unit_from(place));
                 let Some(unit) = unit else {
-                    watched.cursor.restart();
+                    cursor.restart();
                     *complete = true;
                     return None;
                 };
-                let block = if unit.place == place { block } else { 0 };
-                let Some((group, number, found)) = unit.blocks.get(block).copied() else {
-                    watched.cursor.at = Place::unit(unit.place + 1, 0);
-                    return None;
-                };
-                watched.cursor.at = Place::unit(unit.place, block + 1);
-                watched.cursor.is_new(groups, group, &found).then_some((None, group, number, found))
+                (None, cursor.next_of_unit(&unit)?)
             }
-        }
+        };
+        // What is swapped out is compared when it returns.
+        next.2.packed.is_some().then_some((id, next))
     }
 
     /// Makes the digests of pages, and compares or remembers them.
