@@ -240,6 +240,89 @@ static void directions(void)
     decodes(books, "s3-v4g64-b16", 100.0);
 }
 
+/* Formats that need more than one: two layers, or levels of blocks, one of which is changed by hand. */
+static void several(void)
+{
+    static const certkv_level levels[3] = {{"ctq4-v4g64-b16", 128}, {"s3-v4g64-b16", 128}, {"k0-c0-b16", 128}};
+    static float rows[64 * KV], queries[Q], out[Q];
+    certkv_calibration *books = NULL, *schemes = opened();
+    const certkv_calibration *both[3], *bad[2] = {NULL, FOREIGN(const certkv_calibration)};
+    certkv_certificate certificates[Q_HEADS];
+    certkv_config config = calibrated(NULL);
+    certkv_cache *cache = FOREIGN(certkv_cache);
+    certkv_sequence sequence = 0;
+    certkv_step *step = NULL;
+    uint32_t layer, now = 9;
+    size_t i;
+    size = codebooks_bytes(whole);
+    EXPECT(CERTKV_OK, certkv_calibration_read(whole, size, model, &books));
+    both[0] = books;
+    both[1] = both[2] = schemes;
+    config.format = "ctq4-v4g64-b16+s3-v4g64-b16";
+    config.n_calibrations = 2;
+    EXPECT(CERTKV_NULL_POINTER, certkv_cache_create(&config, &cache));
+    SAYS("config->calibrations");
+    config.calibrations = ODD(const certkv_calibration *const, words);
+    EXPECT(CERTKV_MISALIGNED, certkv_cache_create(&config, &cache));
+    config.calibrations = bad;
+    EXPECT(CERTKV_NULL_POINTER, certkv_cache_create(&config, &cache));
+    config.calibrations = bad + 1;
+    config.n_calibrations = 1;
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_cache_create(&config, &cache));
+    config.calibrations = both;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("config->calibration: none");
+    config.n_calibrations = 3;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("more than one without directions");
+    config.n_calibrations = 17;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("n_calibrations");
+    config.n_calibrations = 2;
+    config.calibration = books;
+    EXPECT(CERTKV_INVALID_ARGUMENT, certkv_cache_create(&config, &cache));
+    SAYS("2 of tier b3");
+    TRUE(cache == NULL);
+    config.calibration = schemes;
+    config.n_calibrations = 1;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+    config.calibration = NULL;
+    config.n_calibrations = 2;
+    config.format = NULL;
+    config.levels = levels;
+    config.n_levels = 3;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(books));
+    EXPECT(CERTKV_OK, certkv_calibration_destroy(schemes));
+    EXPECT(CERTKV_OK, certkv_sequence_create(cache, &sequence));
+    for (i = 0; i < 64 * KV; i++) {
+        rows[i] = (float)((i * 7919) % 257) / 257.0f - 0.5f;
+    }
+    for (i = 0; i < Q; i++) {
+        queries[i] = rows[i] * 2.0f;
+    }
+    EXPECT(CERTKV_OK, begin(cache, sequence, 64, &step));
+    for (layer = 0; layer < 2; layer++) {
+        EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, 64 * KV, CERTKV_F32, CERTKV_SPACE_HOST));
+    }
+    EXPECT(CERTKV_OK, certkv_step_finish(step));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, sequence, 1, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, sequence, 1, 2, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_level(cache, sequence, 1, 0, &now));
+    TRUE(now == 1);
+    EXPECT(CERTKV_OK, begin(cache, sequence, 1, &step));
+    for (layer = 0; layer < 2; layer++) {
+        EXPECT(CERTKV_OK, certkv_step_append(step, layer, rows, rows, KV, CERTKV_F32, CERTKV_SPACE_HOST));
+        EXPECT(CERTKV_OK, certkv_step_attend(step, layer, queries, out, Q, certificates, Q_HEADS, CERTKV_SPACE_HOST));
+        for (i = 0; i < Q_HEADS; i++) {
+            TRUE(held(&certificates[i]));
+        }
+    }
+    EXPECT(CERTKV_OK, certkv_step_finish(step));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
 int main(int count, char **given)
 {
     if (count != 2) {
@@ -256,5 +339,6 @@ int main(int count, char **given)
     configurations();
     decodes(opened(), "ctq4-v4g64-b16", 1.0);
     directions();
+    several();
     return report();
 }

@@ -1140,7 +1140,7 @@ typedef struct certkv_allocator {
  */
 typedef struct certkv_level {
   /**
-   * As "t8-v8g64-b16": both sides coded, without a calibration. At most 63 characters.
+   * As "t8-v8g64-b16": both sides coded, of calibrated keys with what they need among the calibrations. At most 63 characters.
    */
   const char *format;
   /**
@@ -1359,8 +1359,8 @@ typedef struct certkv_config {
    */
   uint64_t chunk_tokens;
   /**
-   * What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one. One of directions serves
-   * s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
+   * What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one, or where `calibrations` has it. One of directions
+   * serves s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
    * certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
    * cached prefixes are not read under another calibration.
    */
@@ -1414,6 +1414,15 @@ typedef struct certkv_config {
    * machines whose cores outrun their memory. Nothing beside `levels` and `spill_store`. Other policies ignore it.
    */
   double row_share;
+  /**
+   * Where formats need more than one: `n_calibrations` more of them, beside `calibration` or without. No two of one kind: at most one without directions, and
+   * one of each tier. Borrowed during the call.
+   */
+  const struct certkv_calibration *const *calibrations;
+  /**
+   * Elements of `calibrations`, at most 16.
+   */
+  uint64_t n_calibrations;
 } certkv_config;
 
 /**

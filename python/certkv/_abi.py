@@ -488,6 +488,8 @@ class certkv_config(ctypes.Structure):
         ("retention", ctypes.POINTER(certkv_retention)),
         ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
         ("row_share", ctypes.c_double),
+        ("calibrations", ctypes.POINTER(ctypes.c_void_p)),
+        ("n_calibrations", ctypes.c_uint64),
     ]
 
 

@@ -45,7 +45,7 @@ class Library:
 
     def cache(self, **fields):
         """A Cache. `fields` are those of certkv_config: layers, q_heads, kv_heads, head_dim and max_tokens at least; strings are str, `calibration` a
-        Calibration, `scales` Scales, `levels` pairs of a format and tokens, `control`, `retention` and
+        Calibration, `calibrations` several, `scales` Scales, `levels` pairs of a format and tokens, `control`, `retention` and
         `bound_budget` what Library.control, Library.retention and Library.bound_budget make."""
         return Cache(self, self._config(fields))
 
@@ -72,7 +72,7 @@ class Library:
     def _config(self, fields):
         config = _abi.certkv_config()
         self.call("certkv_config_init", ctypes.byref(config), ctypes.sizeof(config))
-        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "n_levels"}
+        names = {name for name, _ in _abi.certkv_config._fields_} - {"struct_size", "reserved", "n_levels", "n_calibrations"}
         for name, value in fields.items():
             if name not in names:
                 raise TypeError(f"certkv_config has no field {name}")
@@ -80,6 +80,9 @@ class Library:
                 value = value.handle()
             elif name in ("control", "retention", "bound_budget"):
                 value = ctypes.pointer(value)
+            elif name == "calibrations":
+                config.n_calibrations = len(value)
+                value = (ctypes.c_void_p * len(value))(*(one.handle() for one in value))
             elif name == "levels":
                 config.n_levels = len(value)
                 value = (_abi.certkv_level * len(value))(*((form.encode(), tokens) for form, tokens in value))

@@ -534,6 +534,10 @@ class Refused(unittest.TestCase):
         shape = dict(q_heads=4, kv_heads=2, format="ctq4-v4g64-b16")
         self.refused(certkv.Error, "config->calibration", small, **shape)
         self.refused(certkv.Error, "CERTKV_FILE_REFUSED", small, calibration=opened, **{**shape, "kv_heads": 4})
+        self.refused(certkv.Error, "more than one", small, calibration=opened, calibrations=[read], **shape)
+        leveled = [("ctq4-v4g64-b16", 256), ("tq2-v4g64-b16", 256)]
+        with small(**{**shape, "format": None}, levels=leveled, calibrations=[read]) as cache:
+            self.assertEqual(len(cache.sequence()), 0)
         cache = small(calibration=opened, **shape)
         opened.close()
         self.refused(ValueError, "the calibration is closed", small, calibration=opened, **shape)

@@ -152,8 +152,8 @@ pub struct certkv_config {
     /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
     /// sequence, with 96 bytes a query head in every layer.
     pub chunk_tokens: u64,
-    /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one. One of directions serves
-    /// s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
+    /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one, or where `calibrations` has it. One of directions
+    /// serves s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
     /// certkv_calibration_open sees to, of the model whose keys these are. The cache keeps what it needs: the handle may be destroyed. Saved sequences and
     /// cached prefixes are not read under another calibration.
     pub calibration: *const certkv_calibration,
@@ -186,6 +186,11 @@ pub struct certkv_config {
     /// from the originals where that is the cheapest way to the tolerance, 0 to 0.25; 0 for none. It reads fewer bytes and takes more time to decide: for
     /// machines whose cores outrun their memory. Nothing beside `levels` and `spill_store`. Other policies ignore it.
     pub row_share: f64,
+    /// Where formats need more than one: `n_calibrations` more of them, beside `calibration` or without. No two of one kind: at most one without directions, and
+    /// one of each tier. Borrowed during the call.
+    pub calibrations: *const *const certkv_calibration,
+    /// Elements of `calibrations`, at most 16.
+    pub n_calibrations: u64,
 }
 
 /// In `window_slack`: no tokens.
@@ -240,11 +245,38 @@ pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink
     unsafe { Sink::read(argument::read_struct(config, "config", LEAST)?.log) }
 }
 
+/// Most of `calibrations`.
+const MOST_CALIBRATIONS: u64 = 16;
+
+/// What keys are coded by.
+///
+/// # Safety
+/// `calibrations` is NULL or has `n_calibrations` elements.
+unsafe fn calibrate(config: &mut Config, given: &certkv_config) -> Result<(), Failure> {
+    if given.n_calibrations > MOST_CALIBRATIONS {
+        let n = given.n_calibrations;
+        return Err(invalid(format!("config->n_calibrations = {n}: must be at most {MOST_CALIBRATIONS}")));
+    }
+    // SAFETY: by the caller's promise.
+    let more = unsafe { argument::slice(given.calibrations, given.n_calibrations, "config->calibrations")? };
+    for handle in core::iter::once(&given.calibration).filter(|first| !first.is_null()).chain(more) {
+        match &*calibration::of(*handle)? {
+            Found::Schemes(_) if config.calibration.is_some() => {
+                return Err(invalid("config->calibrations: more than one without directions".to_owned()));
+            }
+            Found::Schemes(schemes) => config.calibration = Some(schemes.clone()),
+            // The engine counts those of a tier.
+            Found::Directions(books) => config.codebooks.push(books.clone()),
+        }
+    }
+    Ok(())
+}
+
 /// Reads a caller's configuration and says it in the engine's words.
 ///
 /// # Safety
 /// `config` is NULL or a struct of its `struct_size` bytes whose `format` and `kernels` are NULL or C strings and whose `prefix_secret` is
-/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `levels` are as [`level::read`] wants them, whose `control`,
+/// NULL or has 32 bytes, whose `windows` is NULL or has `n_windows` elements, whose `calibrations` is NULL or has `n_calibrations`, whose `levels` are as [`level::read`] wants them, whose `control`,
 /// `retention` and `bound_budget` are NULL or structs of their `struct_size` bytes, and whose `allocator` and `log` are as [`allocator::read`] and [`Sink::read`] want them.
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
@@ -295,12 +327,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.memory = unsafe { allocator::read(given.allocator)? };
     // SAFETY: by the caller's promise. Who makes a cache has read it before.
     drop(unsafe { Sink::read(given.log)? });
-    if !given.calibration.is_null() {
-        match &*calibration::of(given.calibration)? {
-            Found::Schemes(schemes) => config.calibration = Some(schemes.clone()),
-            Found::Directions(books) => config.codebooks = Some(books.clone()),
-        }
-    }
+    // SAFETY: by the caller's promise.
+    unsafe { calibrate(&mut config, &given)? };
     // SAFETY: by the caller's promise.
     unsafe { level::configure(&mut config, &given)? };
     // SAFETY: by the caller's promise.

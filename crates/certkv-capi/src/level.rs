@@ -12,7 +12,7 @@ use core::ffi::c_char;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct certkv_level {
-    /// As "t8-v8g64-b16": both sides coded, without a calibration. At most 63 characters.
+    /// As "t8-v8g64-b16": both sides coded, of calibrated keys with what they need among the calibrations. At most 63 characters.
     pub format: *const c_char,
     /// Tokens, in each layer, that it has pages for, 1 to 2^31. What one level does not use is no other level's.
     pub tokens: u64,

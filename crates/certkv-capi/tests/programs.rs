@@ -109,7 +109,7 @@ const HOSTILE: [(&str, u32); 19] = [
     ("allocator", 60),
     ("admit", 50),
     ("store", 150),
-    ("calibration", 500),
+    ("calibration", 550),
     ("tensor", 2000),
     ("moves", 90),
     ("scrub", 90),

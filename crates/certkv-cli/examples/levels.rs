@@ -3,7 +3,7 @@
 //! has the same with intervals, for one ladder; this one takes any. A step's time is that of its appends and attention, with nothing of the model.
 //!
 //! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...] [BYTES,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
-//! of 8, 4, 3 and 2 bits if not given. SmartKV, retention and the bound's budget have as many bytes as each level but the first and the last for all
+//! of 8, 4, 3 and 2 bits if not given. Those that need a calibration or codebooks have them of prose that is not measured. SmartKV, retention and the bound's budget have as many bytes as each level but the first and the last for all
 //! blocks, which is beside them; or so many bytes a token and layer.
 use certkv::retention::{Gating, Rule};
 use certkv::{
@@ -12,8 +12,11 @@ use certkv::{
 };
 use certkv_cli::{
     assets,
+    engine::Calibrations,
     evidence::contenders::{Contender, race},
+    evidence::{Setup, Sizes},
     model::{self, Llama},
+    progress::Progress,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -35,7 +38,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let m: &model::Config = model.config();
     let geometry = Geometry::new(m.layers, m.heads, m.kv_heads, m.head_dim)?;
-    let base = || Config { threads: 2, ..Config::new(geometry, tokens.len() + 64) };
+    let formats = ladder.iter().map(|f| f.parse()).collect::<Result<Vec<Format>, _>>()?;
+    let calibrations = match formats.iter().any(|format| format.key.is_calibrated()) {
+        true => Setup::new(&root.join("ref-d128"), None, Sizes::FULL, 1, 2, Progress::new(true))?.calibrations()?,
+        false => Calibrations::default(),
+    };
+    let base = |formats: &[Format]| {
+        let (calibration, codebooks) = calibrations.of(formats);
+        Config { threads: 2, calibration, codebooks, ..Config::new(geometry, tokens.len() + 64) }
+    };
     let page = |format: &str| -> Result<f64, Box<dyn Error>> {
         let layout = RecordLayout::new(&geometry, format.parse()?)?;
         Ok((64 + m.kv_heads * layout.bytes) as f64 / 64.0)
@@ -54,15 +65,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let room = tokens.len() + 64;
-    let levels = || -> Result<Vec<Level>, Box<dyn Error>> {
-        ladder.iter().map(|f| Ok(Level { format: f.parse()?, tokens: room })).collect()
-    };
+    let levels: Vec<Level> = formats.iter().map(|format| Level { format: *format, tokens: room }).collect();
     let certified = Policy::Certified(Certified { tol_rel: TOLERANCE, ..Certified::default() });
-    let mut contenders = vec![Contender::new("dense", Config { policy: Policy::Dense, ..base() })?];
+    let mut contenders = vec![Contender::new("dense", Config { policy: Policy::Dense, ..base(&[]) })?];
     for (policy, name) in [(Policy::Packed, "packed"), (certified, "certified")] {
         for (format, budget) in budgets.iter().copied() {
             if let Some(format) = format {
-                let one = base().with_format(format.parse()?);
+                let format: Format = format.parse()?;
+                let one = base(&[format]).with_format(format);
                 contenders.push(Contender::new(format!("{name} {format}"), Config { policy, ..one })?);
             }
             let gate = Some(Gating::default());
@@ -77,12 +87,12 @@ fn main() -> Result<(), Box<dyn Error>> {
                 ("the bound's budget", BoundBudget::new(budget).into()),
             ];
             for (control_name, control) in controls {
-                let many = Config { policy, control: Some(control), ..base().with_levels(levels()?) };
+                let many = Config { policy, control: Some(control), ..base(&formats).with_levels(levels.clone()) };
                 contenders.push(Contender::new(format!("{name} {control_name} within {budget:.0}"), many)?);
             }
         }
     }
-    let block = ladder.first().ok_or("no levels")?.parse::<Format>()?.block;
+    let block = formats.first().ok_or("no levels")?.block;
     println!("prompt {prompt} tokens, {} steps, text from {first}", tokens.len() - prompt);
     for mut c in race(&model, &tokens, prompt, contenders)?.into_iter().skip(1) {
         c.errors.sort_by(f64::total_cmp);

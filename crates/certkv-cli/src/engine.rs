@@ -8,7 +8,8 @@ use certkv::calibration::Calibration;
 use certkv::scales::Scales;
 use certkv::spherical::Codebooks;
 use certkv::{
-    Cache, Certificate, Certified, Chunk, Config, Error, KeyFormat, MemoryUse, Policy, Seed000, SequenceId, Step,
+    Cache, Certificate, Certified, Chunk, Config, Error, Format, KeyFormat, MemoryUse, Policy, Seed000, SequenceId,
+    Step,
 };
 use std::sync::Arc;
 
@@ -30,11 +31,12 @@ impl Calibrations {
         }
     }
 
-    /// What a mode's formats need.
-    pub(crate) fn of(&self, mode: &eval::Mode) -> (Option<Arc<Calibration>>, Option<Arc<Codebooks>>) {
-        let keys = || mode.formats().iter().map(|format| format.key);
+    /// What these formats need, as a configuration has it.
+    pub fn of(&self, formats: &[Format]) -> (Option<Arc<Calibration>>, Vec<Arc<Codebooks>>) {
+        let keys = || formats.iter().map(|format| format.key);
         let schemes = keys().any(|key| key.is_calibrated() && key.tier().is_none());
-        (self.schemes.clone().filter(|_| schemes), keys().find_map(|key| self.directions(key)))
+        let books = self.codebooks.iter().filter(|books| keys().any(|key| key.tier() == Some(books.tier())));
+        (self.schemes.clone().filter(|_| schemes), books.cloned().collect())
     }
 
     /// Directions of spherical keys of this tier.
@@ -111,7 +113,7 @@ impl Engine for CpuEngine {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = Config::new(geometry, tokens);
         config.formats = mode.formats().to_vec();
-        (config.calibration, config.codebooks) = self.calibrations.of(mode);
+        (config.calibration, config.codebooks) = self.calibrations.of(mode.formats());
         let page = mode.formats().iter().any(|format| format.key.page().is_some() || format.value.page().is_some());
         config.scales = self.scales.clone().filter(|_| page);
         config.max_sequences = 2;

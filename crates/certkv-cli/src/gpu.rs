@@ -86,7 +86,7 @@ impl Engine for GpuEngine {
         let (geometry, tokens) = room(mode, model, capacity)?;
         let mut config = GpuConfig::new(geometry, tokens);
         config.formats = mode.formats().to_vec();
-        (config.calibration, config.codebooks) = self.calibrations.of(mode);
+        (config.calibration, config.codebooks) = self.calibrations.of(mode.formats());
         config.max_sequences = 2;
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);

@@ -16,6 +16,11 @@ pub struct KeyMetric<'a> {
     books: Option<&'a Spherical>,
 }
 
+impl KeyMetric<'_> {
+    /// Of keys that are coded as they are.
+    pub const PLAIN: Self = Self { centre: &[], balance: &[], groups: None, books: None };
+}
+
 impl<'a> KeyMetric<'a> {
     /// Both by channel, (dim,).
     ///
@@ -105,6 +110,12 @@ impl<'a> KeyMetric<'a> {
     /// A query becomes `q / S`: its product with a folded key is that with the key, less [`KeyMetric::shift`].
     pub fn fold_query(&self, q: &mut [f64]) {
         q.iter_mut().zip(self.balance).for_each(|(q, s)| *q /= f64::from(*s));
+    }
+
+    /// `||q / S||`, what bounds of folded keys are multiplied by, (4.5) and (2.19b): of spherical keys the query's own norm.
+    pub fn reach(&self, q: &[f32]) -> f64 {
+        let scale = |channel: usize| self.balance.get(channel).map_or(1.0, |s| f64::from(*s));
+        q.iter().enumerate().map(|(channel, q)| (f64::from(*q) / scale(channel)).powi(2)).sum::<f64>().sqrt()
     }
 
     /// `q.c`, what is added to every product of codes.

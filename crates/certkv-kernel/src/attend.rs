@@ -169,7 +169,7 @@ impl Kernel {
     ) -> Result<(), KernelError> {
         self.check_out(out)?;
         out.clear();
-        self.load_query(queries, source.key_metric(), work)?;
+        self.load_query(queries, source.key_metric(self.layout.format.key), work)?;
         if let Some(m) = &masses {
             m.check(blocks.start..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
         }

@@ -1,7 +1,7 @@
 //! What one pass reads: blocks, and the open block at the end.
 use crate::line::Line;
 use certkv_codec::KeyMetric;
-use certkv_core::{Dtype, PageCode};
+use certkv_core::{Dtype, KeyFormat, PageCode};
 
 /// One block of one KV head.
 ///
@@ -37,8 +37,10 @@ pub trait BlockSource: Sync {
         &[]
     }
 
-    /// What the head's keys are coded in, for a calibrated format. Without one such codes are refused, and exact keys are not.
-    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+    /// What the head's keys are coded in where they are of `format`, a calibrated one. Without one such codes are refused, and exact keys
+    /// are not.
+    fn key_metric(&self, format: KeyFormat) -> Option<KeyMetric<'_>> {
+        let _ = format;
         None
     }
 }

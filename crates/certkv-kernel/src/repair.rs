@@ -97,7 +97,7 @@ impl Kernel {
         for &b in list {
             masses.check(b..b + 1, self.shape.heads)?;
         }
-        self.load_query(queries, before.key_metric(), work)?;
+        self.load_query(queries, before.key_metric(self.layout.format.key), work)?;
         work.centre = norm(before.centre());
         // Goes with an error.
         let mut mend = work.mend.take().unwrap_or_default();

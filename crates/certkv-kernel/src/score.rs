@@ -103,7 +103,7 @@ impl Kernel {
         scores: &mut Scores,
         masses: &mut MassesMut<'_>,
     ) -> Result<(), KernelError> {
-        self.load_query(queries, source.key_metric(), work)?;
+        self.load_query(queries, source.key_metric(self.layout.format.key), work)?;
         masses.check(0..blocks.end + usize::from(tail.is_some()), self.shape.heads)?;
         // A tail that was scored comes again, or its tokens would be lost.
         let (before, given) = (if blocks.start == 0 { 0 } else { scores.tail }, tail.map_or(0, |t| t.tokens));
@@ -171,7 +171,7 @@ impl Kernel {
         if canary.len() != list.len() {
             return Err(KernelError::Length { argument: "canary", expected: list.len(), given: canary.len() });
         }
-        self.load_query(queries, source.key_metric(), work)?;
+        self.load_query(queries, source.key_metric(self.layout.format.key), work)?;
         work.softmax = scores.take(self)?;
         work.ahead = Ahead::default();
         for (&index, canary) in list.iter().zip(canary.iter_mut()) {

@@ -82,8 +82,8 @@ impl BlockSource for Moved<'_> {
         self.blocks.centre()
     }
 
-    fn key_metric(&self) -> Option<certkv_codec::KeyMetric<'_>> {
-        self.blocks.key_metric()
+    fn key_metric(&self, format: certkv_core::KeyFormat) -> Option<certkv_codec::KeyMetric<'_>> {
+        self.blocks.key_metric(format)
     }
 }
 

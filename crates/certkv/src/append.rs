@@ -262,7 +262,7 @@ pub(crate) fn encode(
             |(), _, job| {
                 let Some((head, encoder, record, block, centre, saturated, result)) = job else { return };
                 let (keys, values) = block.split_at(words);
-                let metric = group.key_metric(layer, *head);
+                let metric = group.key_metric(layout.format.key, layer, *head);
                 let fixed = encoder.fix_scales(group.fixed_scales(layer, *head));
                 *result = fixed.and_then(|()| encoder.encode_in(metric.as_ref(), keys, values, centre, record));
                 *saturated = encoder.take_saturated();

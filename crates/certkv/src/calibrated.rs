@@ -1,11 +1,11 @@
 //! The calibration that codes of a cache depend on: checked once, when the cache is made, and named wherever codes are kept. Widths of
-//! Block-GTQ keys are chosen from it then, for every layer's format and head (math.md (9.2a)). Codebooks of spherical keys are one, too.
+//! Block-GTQ keys are chosen from it then, for every layer's format and head (math.md (9.2a)). Codebooks of spherical keys are one, too, of each tier its own.
 //!
-//! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints; where layers need a calibration and codebooks, the digest of
-//! both digests. A seal holds a number made of it, a saved sequence and the names of cached prefixes hold all of it, so that codes are
+//! Its name is the BLAKE3 digest of its file, in hex: what `b3sum FILE` prints; where formats need several, the digest of
+//! their digests, that of a calibration first, then those of codebooks by tier. A seal holds a number made of it, a saved sequence and the names of cached prefixes hold all of it, so that codes are
 //! never read under another calibration.
 use crate::{Cache, Config, Error};
-use certkv_codec::spherical::{Scheme, Spherical};
+use certkv_codec::spherical::{Scheme, Spherical, Tier};
 use certkv_codec::{CodecError, KeyGroups, KeyMetric};
 use certkv_control::spherical::Codebooks;
 use certkv_control::{Calibration, calibration::CalibrationError};
@@ -29,11 +29,13 @@ pub(crate) struct Calibrated {
     name: String,
     number: u64,
     kv_heads: usize,
-    /// By layer, then head.
-    heads: Vec<Head>,
+    /// By layer, then head, then level: of each format that the head's blocks can have.
+    heads: Vec<(KeyFormat, Head)>,
+    /// Formats of a head.
+    levels: usize,
 }
 
-/// What the keys of a head are coded by, in the format of its layer.
+/// What the keys of a head are coded by in one format.
 #[derive(Debug)]
 enum Head {
     /// The scheme of the calibration; nothing where keys are coded as they are.
@@ -42,7 +44,7 @@ enum Head {
     Directions(Spherical),
 }
 
-/// Widths of the channels of a head, chosen for the format of its layer.
+/// Widths of the channels of a head, chosen for a format.
 #[derive(Debug)]
 struct Grouped {
     groups: KeyGroups,
@@ -50,19 +52,41 @@ struct Grouped {
     scale: Vec<f32>,
 }
 
-/// What was given of a kind that some format needs, if one does.
-fn needed<'a, T>(
-    field: &'static str,
-    given: &'a Option<Arc<T>>,
+/// The calibration, if a format needs one.
+fn needed<'a>(
+    given: &'a Option<Arc<Calibration>>,
     format: Option<&Format>,
-    (how, such): (&str, &str),
-) -> Result<Option<&'a Arc<T>>, Error> {
+) -> Result<Option<&'a Arc<Calibration>>, Error> {
     let why = match (given, format) {
-        (None, Some(format)) => format!("none; {format} codes keys by one (`{how}` makes it)"),
-        (Some(_), None) => format!("no format has {such}; it must be `None`"),
+        (None, Some(format)) => format!("none; {format} codes keys by one (`certkv calibrate` makes it)"),
+        (Some(_), None) => "no format has calibrated keys (such as ctq4 or gtq3); it must be `None`".to_owned(),
         (given, _) => return Ok(given.as_ref()),
     };
-    Err(Error::Config { field, why })
+    Err(Error::Config { field: "calibration", why })
+}
+
+/// Codebooks by tier, each there if and only if a format needs it.
+fn books_of<'a>(given: &'a [Arc<Codebooks>], formats: &[Format]) -> Result<Vec<&'a Arc<Codebooks>>, Error> {
+    let wrong = |why: String| Err(Error::Config { field: "codebooks", why });
+    let mut found = Vec::new();
+    for tier in Tier::ALL {
+        let of_tier: Vec<_> = given.iter().filter(|books| books.tier() == tier).collect();
+        match (formats.iter().find(|format| format.key.tier() == Some(tier)), &of_tier[..]) {
+            (None, []) => {}
+            (Some(_), [one]) => found.push(*one),
+            (_, [_, _, ..]) => return wrong(format!("{} of tier {tier}", of_tier.len())),
+            (Some(format), []) => {
+                return wrong(match given.first() {
+                    Some(other) => {
+                        format!("codebooks of tier {}, where {} needs {tier}", other.tier(), tier.key_name())
+                    }
+                    None => format!("none; {format} codes keys by one (`certkv calibrate --spherical` makes it)"),
+                });
+            }
+            (None, [_]) => return wrong(format!("no format has keys of tier {tier} (such as {})", tier.key_name())),
+        }
+    }
+    Ok(found)
 }
 
 /// Refuses what was made for another geometry.
@@ -80,12 +104,10 @@ impl Calibrated {
     /// [`Error::Config`] for one that is missing, given where no format needs it, or of a centre, scale or directions that keys cannot be
     /// coded in, or codebooks of another tier; [`Error::Calibration`] for one of another geometry.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
-        let directions = config.formats.iter().find(|format| format.key.tier().is_some());
-        let scheme = config.formats.iter().find(|format| format.key.is_calibrated() && format.key.tier().is_none());
-        let how = ("certkv calibrate", "calibrated keys (such as ctq4 or gtq3)");
-        let calibration = needed("calibration", &config.calibration, scheme, how)?;
-        let how = ("certkv calibrate --spherical", "spherical keys (such as s1)");
-        let codebooks = needed("codebooks", &config.codebooks, directions, how)?;
+        let formats: Vec<Format> = config.all_formats().collect();
+        let scheme = formats.iter().find(|format| format.key.is_calibrated() && format.key.tier().is_none());
+        let calibration = needed(&config.calibration, scheme)?;
+        let books = books_of(&config.codebooks, &formats)?;
         let Geometry { layers, q_heads, kv_heads, head_dim, .. } = config.geometry;
         let mut digests = Vec::new();
         if let Some(calibration) = calibration {
@@ -98,7 +120,7 @@ impl Calibrated {
             ])?;
             digests.push(calibration_digest(calibration));
         }
-        if let Some(books) = codebooks {
+        for books in &books {
             let heads = books.heads();
             same(&[
                 ("layers", heads.layers, layers),
@@ -118,47 +140,47 @@ impl Calibrated {
             name: digest.to_hex().to_string(),
             number: hash64(&words.collect::<Vec<_>>()),
             kv_heads,
-            heads: Vec::with_capacity(layers * kv_heads),
+            heads: Vec::with_capacity(layers * kv_heads * config.levels.len().max(1)),
+            levels: config.levels.len().max(1),
         };
         for (layer, head) in (0..layers).flat_map(|layer| (0..kv_heads).map(move |head| (layer, head))) {
-            let own = Some(config.format_of(layer, head));
             let wrong = |field, why: String| Error::Config { field, why: format!("layer {layer}, head {head}: {why}") };
-            found.heads.push(match (own.map(|format| format.key), calibration, codebooks) {
-                (Some(KeyFormat::Gtq { code: GroupCode::Widths { halves } }), Some(calibration), _) => {
-                    let block = own.map_or(0, |format| format.block);
-                    Head::Grouped(Grouped::of(calibration, (layer, head), usize::from(halves), block)?)
-                }
-                (Some(KeyFormat::Gtq { code: GroupCode::Directions(tier) }), _, Some(books)) => {
-                    if books.tier() != tier {
-                        let why = format!("codebooks of tier {}, where {} needs {tier}", books.tier(), tier.key_name());
-                        return Err(wrong("codebooks", why));
+            for level in 0..found.levels {
+                let Format { key, block, .. } = config.format_at(level, layer, head);
+                let own = match (key, calibration) {
+                    (KeyFormat::Gtq { code: GroupCode::Widths { halves } }, Some(calibration)) => {
+                        Head::Grouped(Grouped::of(calibration, (layer, head), usize::from(halves), block)?)
                     }
-                    let words = books.head(layer, head).map_or(&[][..], |head| &head.words);
-                    Head::Directions(
-                        Spherical::new(&Scheme::new(tier, words)).map_err(|e| wrong("codebooks", e.to_string()))?,
-                    )
+                    (KeyFormat::Gtq { code: GroupCode::Directions(tier) }, _) => {
+                        let books = books.iter().find(|books| books.tier() == tier);
+                        let words = books.and_then(|books| books.head(layer, head)).map_or(&[][..], |head| &head.words);
+                        let refused = |e: CodecError| wrong("codebooks", e.to_string());
+                        Head::Directions(Spherical::new(&Scheme::new(tier, words)).map_err(refused)?)
+                    }
+                    _ => Head::Scheme,
+                };
+                found.heads.push((key, own));
+                match found.look_up(key, layer, head) {
+                    Some(Ok(metric)) if metric.dim() == head_dim => {}
+                    Some(Err(refused)) => return Err(wrong("calibration", refused.to_string())),
+                    None if !key.is_calibrated() => {}
+                    _ => return Err(wrong("calibration", "no scheme".to_owned())),
                 }
-                _ => Head::Scheme,
-            });
-            let coded = own.is_some_and(|format| format.key.is_calibrated());
-            match found.look_up(layer, head) {
-                Some(Ok(metric)) if metric.dim() == head_dim => {}
-                Some(Err(refused)) => return Err(wrong("calibration", refused.to_string())),
-                None if !coded => {}
-                _ => return Err(wrong("calibration", "no scheme".to_owned())),
             }
         }
         Ok(Some(Arc::new(found)))
     }
 
-    /// What keys of a head are coded in: there for every head that needs it, once [`Calibrated::of`] has looked. A few comparisons a
-    /// channel.
-    pub(crate) fn metric(&self, layer: usize, kv_head: usize) -> Option<KeyMetric<'_>> {
-        self.look_up(layer, kv_head)?.ok()
+    /// What keys of a head are coded in where they are of `format`: there for every head and format that needs it, once [`Calibrated::of`] has
+    /// looked. A few comparisons a channel.
+    pub(crate) fn metric(&self, format: KeyFormat, layer: usize, kv_head: usize) -> Option<KeyMetric<'_>> {
+        self.look_up(format, layer, kv_head)?.ok()
     }
 
-    fn look_up(&self, layer: usize, kv_head: usize) -> Option<Result<KeyMetric<'_>, CodecError>> {
-        let own = self.heads.get(layer * self.kv_heads + kv_head)?;
+    fn look_up(&self, format: KeyFormat, layer: usize, kv_head: usize) -> Option<Result<KeyMetric<'_>, CodecError>> {
+        let first = (layer * self.kv_heads + kv_head) * self.levels;
+        let of_head = self.heads.get(first..(first + self.levels).min(self.heads.len()))?;
+        let (_, own) = of_head.iter().find(|(key, _)| *key == format && key.is_calibrated())?;
         if let Head::Directions(books) = own {
             return Some(Ok(KeyMetric::directions(books)));
         }
@@ -204,8 +226,8 @@ impl Grouped {
 }
 
 impl Cache {
-    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex; of codebooks likewise, and of both the
-    /// digest of their two digests.
+    /// Name of the calibration that codes depend on, if they do: the BLAKE3 digest of its file, in hex; of codebooks likewise, and of several the
+    /// digest of their digests, that of a calibration first, then those of codebooks by tier.
     pub fn calibration(&self) -> Option<&str> {
         self.groups.iter().find_map(|group| group.calibrated.as_ref()).map(|calibrated| calibrated.name())
     }

@@ -44,9 +44,9 @@ pub struct Config {
     /// these are, which [`Calibration::check_for`] tells. There if and only if a format needs it. What is saved, published or
     /// exported names it, and is refused under another.
     pub calibration: Option<Arc<Calibration>>,
-    /// Directions of spherical keys, for formats that code them so (`s1`, `s2`, `s3`): of this geometry, of the tier of all of these formats, and
-    /// of the model ([`Codebooks::check_for`]). There if and only if a format needs them; named by what is kept as a calibration is.
-    pub codebooks: Option<Arc<Codebooks>>,
+    /// Directions of spherical keys, for formats that code them so (`s1`, `s2`, `s3`): one for each of their tiers, of this geometry and
+    /// of the model ([`Codebooks::check_for`]). Each is there if and only if a format needs it; named by what is kept as a calibration is.
+    pub codebooks: Vec<Arc<Codebooks>>,
     /// Formats that full blocks can have besides that of `formats`, which is the first of these; empty for none. Each has fewer bytes
     /// than the one before it, all have one block size. Every block becomes full at the first and can change between steps
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
@@ -135,7 +135,7 @@ impl Config {
             geometry,
             formats: vec![format],
             calibration: None,
-            codebooks: None,
+            codebooks: Vec::new(),
             levels: Vec::new(),
             control: None,
             scales: None,
@@ -175,10 +175,10 @@ impl Config {
         self
     }
 
-    /// The same with codebooks, for formats with spherical keys.
+    /// The same with codebooks more, for formats with spherical keys of their tier.
     #[must_use]
     pub fn with_codebooks(mut self, codebooks: Arc<Codebooks>) -> Self {
-        self.codebooks = Some(codebooks);
+        self.codebooks.push(codebooks);
         self
     }
 
@@ -228,6 +228,16 @@ impl Config {
             _ => layer * self.geometry.kv_heads + kv_head,
         };
         self.formats.get(at).or(self.formats.last()).copied().unwrap_or(Format::DENSE_F16)
+    }
+
+    /// The same at one of the levels, of which there is one where there are none.
+    pub(crate) fn format_at(&self, level: usize, layer: usize, kv_head: usize) -> Format {
+        self.levels.get(level).map_or_else(|| self.format_of(layer, kv_head), |level| level.format)
+    }
+
+    /// Every format that a block can have, some more than once.
+    pub(crate) fn all_formats(&self) -> impl Iterator<Item = Format> {
+        self.formats.iter().copied().chain(self.levels.iter().map(|level| level.format))
     }
 
     /// Runs of KV heads of one format in a layer.

@@ -14,7 +14,7 @@ use crate::sizes::GroupSizes;
 use crate::{Config, Error, erase, fixed};
 use certkv_codec::{FixedScales, KeyMetric};
 use certkv_control::scales::Scales;
-use certkv_core::{Geometry, PageId, RecordLayout};
+use certkv_core::{Geometry, KeyFormat, PageId, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::Kernel;
 use certkv_page::prefix::GroupShape;
@@ -41,7 +41,7 @@ pub(crate) struct Group {
     before: (usize, usize),
     pub(crate) layout: RecordLayout,
     pub(crate) kernel: Kernel,
-    /// What its keys are coded by; `None` where its format needs nothing.
+    /// What its keys are coded by; `None` where no format of it needs anything.
     pub(crate) calibrated: Option<Arc<Calibrated>>,
     /// Fixed scales, where the format has sides that take them.
     pub(crate) scales: Option<Arc<Scales>>,
@@ -84,8 +84,7 @@ impl Group {
         let slots = |pages| sizes.slots(pages);
         let lower = sizes.lower.iter().map(|level| Lower::new(config, level, slots(level.pages)?, device));
         let lower = lower.collect::<Result<Vec<_>, Error>>()?;
-        let formats = core::iter::once(&sizes.layout).chain(sizes.lower.iter().map(|level| &level.layout));
-        let formats = formats.map(format_id).collect();
+        let formats = sizes.layouts().map(format_id).collect();
         let levels = sizes.lower.iter().map(|level| erase::pages(config.erase, level.pages));
         let levels = levels.collect::<Result<Vec<_>, _>>()?.into();
         Ok(Self {
@@ -96,7 +95,7 @@ impl Group {
             first_head: sizes.heads.start,
             before: (strands, sizes.before),
             kernel: Kernel::new(&config.geometry, &sizes.layout, certkv_kernel::Arch::detect())?,
-            calibrated: calibrated.clone().filter(|_| sizes.layout.format.key.is_calibrated()),
+            calibrated: calibrated.clone().filter(|_| sizes.layouts().any(|layout| layout.format.key.is_calibrated())),
             scales: config.scales.clone().filter(|_| fixed::takes(&sizes.layout.format)),
             layout: sizes.layout.clone(),
             packed: arena("packed", sizes.packed_pages, sizes.page_bytes)?,
@@ -145,9 +144,9 @@ impl Group {
         self.window.map(|window| window.sinks / self.layout.tokens())
     }
 
-    /// What keys of a head are coded in; `None` where they are coded as they are.
-    pub(crate) fn key_metric(&self, layer: usize, head: usize) -> Option<KeyMetric<'_>> {
-        self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(layer, self.first_head + head))
+    /// What keys of a head are coded in where they are of `format`; `None` where they are coded as they are.
+    pub(crate) fn key_metric(&self, format: KeyFormat, layer: usize, head: usize) -> Option<KeyMetric<'_>> {
+        self.calibrated.as_ref().and_then(|calibrated| calibrated.metric(format, layer, self.first_head + head))
     }
 
     /// What scales of a head are made of; `None` where each block has its own.
@@ -160,7 +159,7 @@ impl Group {
     pub(crate) fn seal_at(&self, level: u8, layer: usize, block: usize, page: PageId) -> Seal {
         let format = self.formats.get(usize::from(level)).copied().unwrap_or_default();
         let seal = Seal::of(self.layout_at(level), format, layer, block, page).of_heads_from(self.first_head);
-        match &self.calibrated {
+        match self.calibrated.as_ref().filter(|_| self.layout_at(level).format.key.is_calibrated()) {
             Some(calibrated) => seal.under(calibrated.number()),
             None => seal,
         }

@@ -58,17 +58,21 @@ pub(crate) struct Terms {
     pub(crate) blocks: Vec<[f32; 4]>,
     /// `||O' - c||` and `||O'||` of each query head of the group.
     pub(crate) heads: Vec<[f32; 2]>,
+    /// The query's norm as keys of each level of the ladder meet it, `[query head of the group][level]`; empty where all meet it as it is.
+    pub(crate) reach: Vec<f32>,
 }
 
 impl Terms {
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.heads.clear();
+        self.reach.clear();
     }
 
-    /// Room for `blocks` blocks of `heads` query heads.
-    pub(crate) fn begin(&mut self, blocks: usize, heads: usize) -> Result<(), OutOfMemory> {
+    /// Room for `blocks` blocks of `heads` query heads, and for what `levels` of unlike metrics ask.
+    pub(crate) fn begin(&mut self, blocks: usize, heads: usize, levels: usize) -> Result<(), OutOfMemory> {
         self.clear();
+        reserve_exact(&mut self.reach, heads * levels)?;
         reserve_exact(&mut self.blocks, heads * whole_words(blocks))?;
         self.blocks.resize(heads * blocks, [0.0; 4]);
         reserve_exact(&mut self.heads, heads)
@@ -174,8 +178,9 @@ impl HeadMemory {
             .chain(&self.lambda)
             .map(|k| k.capacity() * size_of::<Bound>() + size_of::<Vec<Bound>>())
             .sum();
-        let terms =
-            self.terms.blocks.capacity() * size_of::<[f32; 4]>() + self.terms.heads.capacity() * size_of::<[f32; 2]>();
+        let Terms { blocks, heads, reach } = &self.terms;
+        let terms = blocks.capacity() * size_of::<[f32; 4]>() + heads.capacity() * size_of::<[f32; 2]>();
+        let terms = terms + reach.capacity() * size_of::<f32>();
         let known = known + self.mass.capacity() * 4 + terms;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }

@@ -168,6 +168,11 @@ impl GroupSizes {
         slots.ok_or_else(|| Error::Config { field: "max_tokens", why: why() })
     }
 
+    /// Of the records of a block, level by level.
+    pub(crate) fn layouts(&self) -> impl Iterator<Item = &RecordLayout> {
+        core::iter::once(&self.layout).chain(self.lower.iter().map(|level| &level.layout))
+    }
+
     /// Bytes of so many pages of originals or tails, in all layers.
     pub(crate) fn of_originals(&self, pages: usize) -> usize {
         Arena::padded_bytes(pages * self.layers, self.original_bytes)

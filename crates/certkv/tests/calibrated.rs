@@ -69,9 +69,11 @@ fn trained(tier: Tier, seed: u64, model: u8) -> Arc<Codebooks> {
 
 /// A configuration with what its formats need.
 fn under(mut config: Config, seed: u64, model: u8) -> Config {
-    let mut keys = config.formats.iter().map(|format| format.key).filter(|key| key.is_calibrated());
-    config.calibration = keys.clone().find(|key| key.tier().is_none()).map(|_| calibrated(seed, model));
-    config.codebooks = keys.find_map(|key| key.tier()).map(|tier| trained(tier, seed, model));
+    let formats = config.formats.iter().chain(config.levels.iter().map(|level| &level.format));
+    let keys: Vec<_> = formats.map(|format| format.key).filter(|key| key.is_calibrated()).collect();
+    config.calibration = keys.iter().find(|key| key.tier().is_none()).map(|_| calibrated(seed, model));
+    let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));
+    config.codebooks = tiers.map(|tier| trained(tier, seed, model)).collect();
     config
 }
 
@@ -228,8 +230,10 @@ fn codebooks_are_there_if_and_only_if_a_format_needs_them() {
     for (config, says) in [
         (config("s1-v4g32-b32"), "s1-v4g32-b32 codes keys by one"),
         (config("s1-v4g32-b32").with_codebooks(trained(Tier::B2, 1, 0)), "codebooks of tier b2, where s1 needs b1"),
-        (config("tq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "must be `None`"),
-        (with("ctq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "must be `None`"),
+        (config("tq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "no format has keys of tier b1"),
+        (with("ctq4-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)), "no format has keys of tier b1"),
+        (with("s1-v4g32-b32").with_codebooks(trained(Tier::B3, 1, 0)), "no format has keys of tier b3"),
+        (with("s1-v4g32-b32").with_codebooks(trained(Tier::B1, 2, 0)), "2 of tier b1"),
     ] {
         match refused(config) {
             Error::Config { field: "codebooks", why } => assert!(why.contains(says), "{why}"),
@@ -261,10 +265,20 @@ fn codebooks_are_there_if_and_only_if_a_format_needs_them() {
         let refused = Codebooks::new(heads, *mine.source(), Tier::B3, *mine.training(), books).unwrap_err();
         assert_eq!(refused, CalibrationError::Number { layer: 1, head: 0, what: "directions", index: 1 });
     }
-    // Levels have no calibration.
-    let levels = ["s1-v4g32-b32", "s3-v2g32-b32"].map(|f| certkv::Level { format: f.parse().unwrap(), tokens: 600 });
-    let leveled = config("s1-v4g32-b32").with_codebooks(trained(Tier::B1, 1, 0)).with_levels(levels.to_vec());
-    assert!(matches!(refused(leveled), Error::Config { field: "levels", .. }));
+    // Levels need what their formats do, and layers may have keys of several tiers.
+    let level = |f: &str| certkv::Level { format: f.parse().unwrap(), tokens: 600 };
+    let leveled = config("s1-v4g32-b32").with_levels(["s1-v4g32-b32", "s3-v2g32-b32"].map(level).to_vec());
+    let lacking = leveled.clone().with_codebooks(trained(Tier::B1, 1, 0));
+    assert!(
+        matches!(refused(lacking.clone()), Error::Config { field: "codebooks", why } if why.contains("s3 needs b3"))
+    );
+    let named = |config| Cache::new(config).unwrap().calibration().unwrap().to_owned();
+    let (one, other) = (trained(Tier::B1, 1, 0), trained(Tier::B3, 1, 0));
+    let whole = named(lacking.with_codebooks(other.clone()));
+    assert_eq!(whole, named(leveled.clone().with_codebooks(other).with_codebooks(one)), "in any order");
+    assert_ne!(whole, named(under(leveled, 2, 0)));
+    let formats = ["s2-v4g32-b32", "s3-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();
+    Cache::new(under(Config { formats, ..config("f16-f16-b32") }, 1, 0)).unwrap();
     // A layer with a calibration beside one with codebooks: the cache's name is of both.
     let both = |seed| {
         let formats = ["ctq4-v4g32-b32", "s1-v4g32-b32"].map(|f| f.parse().unwrap()).to_vec();

@@ -6,15 +6,18 @@ use certkv::retention::{Budgets, Controller, Gating, Layer, Rule, Told};
 use certkv::smartkv::Trigger;
 use certkv::{Cache, Class, Config, ControlEntry, Controlled, Error, Policy, Retention};
 use certkv_testkit::generate::Rng;
+use common::calibrate::calibrated;
 use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry};
 use common::{fill, original_faults, random_queries, random_rows, step};
 
 const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"]);
+/// The source's own: tiers of spherical keys, and what is dropped.
+const TIERS: Ladder = Ladder(["s1-tq4-b16", "s3-tq3-b16", "k0-c0-b16"]);
 
 /// Whether a controller that is told the log decides what it says; `budget` of a block.
-fn replays(rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
+fn replays(ladder: &Ladder, rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
     let (mut layers, mut controller) = (vec![Layer::default(); LAYERS], Controller::new());
-    let cost: Vec<f64> = (0..3).rev().map(|level| LADDER.page(level)).collect();
+    let cost: Vec<f64> = (0..3).rev().map(|level| ladder.page(level)).collect();
     log.chunks_exact(LAYERS).all(|entries| {
         let told = entries.iter().map(|e| Told {
             kept: e.kept,
@@ -31,10 +34,15 @@ fn replays(rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
 
 #[test]
 fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
-    let budget = LADDER.page(1);
+    follows_losses(&LADDER);
+    follows_losses(&TIERS);
+}
+
+fn follows_losses(ladder: &Ladder) {
+    let budget = ladder.page(1);
     let rule = Rule { every: 4, ..Rule::default() };
-    let cache =
-        Cache::new(LADDER.config([640; 3], Retention { rule, ..Retention::new(budget / BLOCK as f64) })).unwrap();
+    let retention = Retention { rule, ..Retention::new(budget / BLOCK as f64) };
+    let cache = Cache::new(calibrated(ladder.config([640; 3], retention), 5)).unwrap();
     let (id, mut r) = (cache.create().unwrap(), Rng::new(11));
     let mut model = random_rows(&geometry(), 330, &mut r);
     fill(&cache, id, &model).unwrap();
@@ -45,8 +53,8 @@ fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
         let done = cache.control_logged(id, Some(&mut |entry| log.push(entry))).unwrap();
         let now = all_levels(&cache, id);
         let blocks = now.iter().map(Vec::len).sum::<usize>();
-        assert!(LADDER.bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
-        assert!(LADDER.bytes(&now) > 0.9 * budget * blocks as f64, "the budget is used: {now:?}");
+        assert!(ladder.bytes(&now) <= budget * blocks as f64, "after step {n}: {now:?}");
+        assert!(ladder.bytes(&now) > 0.9 * budget * blocks as f64, "the budget is used: {now:?}");
         if n == 59 || n == 119 {
             let hot = if n == 59 { 4 } else { 9 };
             for levels in &now {
@@ -77,10 +85,10 @@ fn levels_follow_losses_within_one_budget_and_a_log_gives_them_again() {
     assert_eq!(cache.snapshot().recodes.unwrap().done.count(), all.changed as u64);
     // What was told gives the decisions again; the cut is part of it.
     assert!(log.iter().any(|entry| entry.kept == 300 / BLOCK));
-    assert!(replays(&rule, &log, budget));
+    assert!(replays(ladder, &rule, &log, budget));
     let mut other = log.clone();
     other.iter_mut().skip(30).filter_map(|entry| entry.loss.as_mut()).for_each(|loss| loss.rotate_left(9));
-    assert!(!replays(&rule, &other, budget), "the log matters");
+    assert!(!replays(ladder, &rule, &other, budget), "the log matters");
     let triggers: Vec<_> = log.iter().filter_map(|entry| entry.decision.as_ref()).map(|d| d.trigger).collect();
     for wanted in [Trigger::First, Trigger::Interval, Trigger::Budget] {
         assert!(triggers.contains(&wanted), "{wanted:?} never came");
@@ -112,7 +120,7 @@ fn a_gate_keeps_levels_up() {
             let lower = |block: usize| wanted[block] < entry.levels[block] && danger(block) >= 1.0;
             fell += (0..wanted.len()).filter(|block| lower(*block)).count();
         }
-        assert!(replays(&rule, &log, budget) && original_faults(&cache, id, &model) == 0);
+        assert!(replays(&LADDER, &rule, &log, budget) && original_faults(&cache, id, &model) == 0);
         (fell, log)
     };
     let (fell, log) = run(Some(Gating::default()));

@@ -4,16 +4,12 @@ use super::{
     data::{Axis, Cell, Chart, Figure, Line, Point, Section, Series, Show, Table, median_and_high},
 };
 use crate::{
-    calibrate,
     demo::defaults,
     engine::{Calibrations, CpuEngine},
     error::CliError,
     eval::{self, Mode, ModeOutcome, Models, Outcome, Plan, Policy, Work, score::Judging},
 };
-use certkv::spherical::Codebooks;
-use certkv_codec::spherical::Tier;
 use certkv_core::Format;
-use std::sync::Arc;
 
 /// One format for each point that is asked about.
 pub(super) const FORMATS: [&str; 34] = [
@@ -66,37 +62,26 @@ pub(super) fn run(setup: &Setup) -> Result<Runs, CliError> {
         modes.push(Mode::of(Policy::Packed, format, false));
         modes.push(Mode::of(Policy::Certified { tolerance: defaults::TOLERANCE }, format, false));
     }
-    let books = codebooks(setup)?;
+    let calibrations = setup.calibrations()?;
     let mut bar = setup.progress.bar("codecs", 2 * setup.sizes.windows as u64);
     let mut windows = Vec::new();
     for (_, window) in setup.windows(Use::Codecs)? {
         let work = Work { prompts: Vec::new(), windows: vec![window] };
-        windows.push(evaluate(setup, &books, modes.clone(), work)?);
+        windows.push(evaluate(setup, &calibrations, modes.clone(), work)?);
         bar.advance(1);
     }
     bar.finish();
     Ok(Runs { windows })
 }
 
-/// Directions of the tiers in [`FORMATS`], trained on what calibrations read, as a cache would be given them.
-fn codebooks(setup: &Setup) -> Result<Vec<Arc<Codebooks>>, CliError> {
-    let (heads, training) = (calibrate::key_heads(&setup.heads), setup.training(setup.seed));
-    let train = |tier| {
-        let books = calibrate::train(&setup.gather, &heads, tier, &training, || ())?;
-        Codebooks::new(heads, *setup.calibration.source(), tier, training, books).map(Arc::new)
-    };
-    Tier::ALL.into_iter().map(train).collect::<Result<_, _>>().map_err(CliError::refused)
-}
-
-/// One evaluation of the model, calibrated; `books` are of spherical keys.
+/// One evaluation of the model, calibrated.
 pub(super) fn evaluate(
     setup: &Setup,
-    books: &[Arc<Codebooks>],
+    calibrations: &Calibrations,
     modes: Vec<Mode>,
     work: Work,
 ) -> Result<Outcome, CliError> {
-    let calibrations = Calibrations { schemes: Some(setup.calibration.clone()), codebooks: books.to_vec() };
-    let mut engine = CpuEngine::new(setup.threads).side_by_side().calibrated(calibrations);
+    let mut engine = CpuEngine::new(setup.threads).side_by_side().calibrated(calibrations.clone());
     let plan = Plan {
         modes,
         base: work,

@@ -3,6 +3,7 @@ use super::plan::{Sizes, Text};
 use crate::{
     assets,
     calibrate::{self, Pair},
+    engine::Calibrations,
     error::CliError,
     model::{Config, Llama},
     progress::Progress,
@@ -11,9 +12,9 @@ use crate::{
 use certkv_control::{
     Calibration,
     calibration::{Heads, Meter, Rule, Source},
-    spherical::{Gather, Training},
+    spherical::{Codebooks, Gather, Training},
 };
-use certkv_core::{Pairing, hash::hash64};
+use certkv_core::{Pairing, Tier, hash::hash64};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -172,6 +173,20 @@ impl Setup {
     /// How codebooks are trained.
     pub fn training(&self, seed: u64) -> Training {
         Training::new(seed)
+    }
+
+    /// What every calibrated format is given: the calibration, and directions of every tier, trained on the same text.
+    ///
+    /// # Errors
+    /// What training says.
+    pub fn calibrations(&self) -> Result<Calibrations, CliError> {
+        let (heads, training) = (calibrate::key_heads(&self.heads), self.training(self.seed));
+        let train = |tier| {
+            let books = calibrate::train(&self.gather, &heads, tier, &training, || ())?;
+            Codebooks::new(heads, *self.calibration.source(), tier, training, books).map(Arc::new)
+        };
+        let codebooks = Tier::ALL.into_iter().map(train).collect::<Result<_, _>>().map_err(CliError::refused)?;
+        Ok(Calibrations { schemes: Some(self.calibration.clone()), codebooks })
     }
 
     /// Seeds by what they draw.

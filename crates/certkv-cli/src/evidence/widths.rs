@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     calibrate::{self, Measured},
+    engine::Calibrations,
     error::CliError,
     eval::{Mode, Work},
     stats::wilson,
@@ -120,11 +121,12 @@ fn caches(setup: &Setup, runs: &Runs) -> Result<Table, CliError> {
     for name in PAIRS.iter().flat_map(|(_, names)| names) {
         modes.push(Mode::packed(name, false)?);
     }
+    let calibrations = Calibrations { schemes: Some(setup.calibration.clone()), ..Calibrations::default() };
     let mut bar = setup.progress.bar("needles", prompts.len() as u64);
     let mut trials = Vec::new();
     for prompt in prompts {
         let work = Work { prompts: vec![prompt], windows: Vec::new() };
-        let outcome = codecs::evaluate(setup, &[], modes.clone(), work)?;
+        let outcome = codecs::evaluate(setup, &calibrations, modes.clone(), work)?;
         trials.push(outcome.modes.into_iter().flat_map(|m| m.trials).collect::<Vec<_>>());
         bar.advance(1);
     }

@@ -60,7 +60,7 @@ impl BlockSource for Head<'_> {
         Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1, ..Block::default() }
     }
 
-    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+    fn key_metric(&self, _: KeyFormat) -> Option<KeyMetric<'_>> {
         self.books.map(KeyMetric::directions)
     }
 }

@@ -1,5 +1,6 @@
 //! Copies of originals to scratch beside attention: `--beside P[,M]` has each layer bring P% of its key blocks over the host's link on a second stream, while the
-//! next layers attend, and with M copy M MB on the device in front of each attention, for a model's other work. By CTAs that copy.
+//! next layers attend, and with M copy M MB on the device in front of each attention, for a model's other work. By CTAs that copy: beside the same launches
+//! over an empty list, as in a step that misses nothing, and beside attention without them.
 use crate::{Failure, Words, replay, upload};
 use certkv_device::cuda::{DeviceBuffer, EventPool, Function, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Priority};
 use certkv_kernel::cuda::encode::GatherArgs;
@@ -40,17 +41,18 @@ impl Beside {
         let items = upload(gpu, stream, &items.collect::<Vec<u64>>())?;
         let count = upload(gpu, stream, &[pieces as u32, 0])?;
         let args = GatherArgs { items: items.address(), count: count.address(), ..GatherArgs::default() };
+        let nothing = GatherArgs { count: count.address() + 4, ..args };
         let (lane, events) = (GpuStream::new(gpu, Priority::Normal)?, EventPool::new(gpu, 4)?);
         let weights = [DeviceBuffer::new(gpu, self.model.max(16))?, DeviceBuffer::new(gpu, self.model.max(16))?];
-        let copy = |on: &GpuStream, ctas: u32| -> Result<(), Failure> {
-            // SAFETY: the items name live memory of as many bytes, and their number is at `count`.
-            Ok(unsafe { gather.launch(on, ctas, THREADS, 0, &args, LaunchOptions::default()) }?)
+        let copy = |on: &GpuStream, ctas: u32, args: &GatherArgs| -> Result<(), Failure> {
+            // SAFETY: the items name live memory of as many bytes, and their number, or 0, is at `count`.
+            Ok(unsafe { gather.launch(on, ctas, THREADS, 0, args, LaunchOptions::default()) }?)
         };
         // Alone, beside attention, and beside attention and a model.
         let mut line = format!("          {pieces} pieces, {:.2} MB a layer:", (pieces * bytes) as f64 * 1e-6);
-        for ctas in [4, 6, 8, 16] {
+        for ctas in [2, 4, 6, 8, 16] {
             let capture = stream.begin_capture()?;
-            (0..4).try_for_each(|_| copy(stream, ctas))?;
+            (0..4).try_for_each(|_| copy(stream, ctas, &args))?;
             let alone = middle(replay(gpu, stream, &capture.end()?.instantiate()?, 4)?);
             line += &format!(" {ctas} CTAs {alone:.1} us ({:.1} GB/s)", (pieces * bytes) as f64 / alone * 1e-3);
         }
@@ -64,7 +66,7 @@ impl Beside {
                 if model { "with a model's work" } else { "attention" },
                 if leaves { ", which leaves them as many multiprocessors" } else { "" }
             );
-            for ctas in [0, 4, 6, 8, 16] {
+            let graph = |ctas: u32, args: &GatherArgs| -> Result<_, Failure> {
                 let capture = stream.begin_capture()?;
                 for i in 0..launches {
                     if model {
@@ -73,14 +75,31 @@ impl Beside {
                     attend(stream, i, if leaves { ctas } else { 0 })?;
                     if ctas > 0 {
                         lane.wait(&stream.record(&events)?)?;
-                        copy(&lane, ctas)?;
+                        copy(&lane, ctas, args)?;
                     }
                 }
                 if ctas > 0 {
                     stream.wait(&lane.record(&events)?)?;
                 }
-                let us = middle(replay(gpu, stream, &capture.end()?.instantiate()?, launches)?);
-                line += &format!(" {} {us:.1} us", if ctas == 0 { "alone".into() } else { format!("{ctas} CTAs") });
+                Ok(capture.end()?.instantiate()?)
+            };
+            for ctas in [0, 2, 4, 6, 8, 16] {
+                let graphs = [graph(ctas, &nothing)?, graph(ctas, &args)?];
+                let mut times = [Vec::new(), Vec::new()];
+                // By turns.
+                for _ in 0..3 {
+                    for (times, graph) in times.iter_mut().zip(&graphs) {
+                        times.extend(replay(gpu, stream, graph, launches)?);
+                    }
+                }
+                let [none, some] = times.map(middle);
+                line += &match ctas {
+                    0 => format!(" alone {some:.1} us"),
+                    _ => format!(
+                        "; {ctas} CTAs {some:.1} us, of an empty list {none:.1} ({:+.1}%)",
+                        100.0 * (some / none - 1.0)
+                    ),
+                };
             }
             println!("{line}");
         }

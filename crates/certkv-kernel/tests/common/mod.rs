@@ -91,7 +91,7 @@ impl BlockSource for Centred<'_> {
         &self.centre
     }
 
-    fn key_metric(&self) -> Option<KeyMetric<'_>> {
+    fn key_metric(&self, _: KeyFormat) -> Option<KeyMetric<'_>> {
         self.metric
     }
 }

@@ -16,7 +16,7 @@ mod watch;
 mod world;
 
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, Window};
+use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, Tier, Window};
 use common::Words;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,8 @@ fn life(
     if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
         config.calibration = Some(world.calibration()?);
     }
-    config.codebooks = keys.iter().find_map(|key| key.tier()).map(|tier| world.codebooks(tier));
+    let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));
+    config.codebooks = tiers.map(|tier| world.codebooks(tier)).collect();
     let fixed = config.formats.iter().all(|format| format.key.page().is_some());
     if fixed {
         config.scales = Some(world.scales()?);

@@ -16,7 +16,6 @@ use crate::work::HeadWork;
 use crate::{Error, Tolerance};
 use certkv_bound::ladder::decide;
 use certkv_bound::{Action, BytesRead, Cause, Rung, Situation, Status};
-use certkv_codec::KeyMetric;
 use certkv_control::policy::Certified;
 use certkv_control::{BitSet, Gains};
 use certkv_device::Stream;
@@ -45,8 +44,6 @@ pub(crate) struct HeadCall<'a> {
     /// `[query heads of the group][dim]`.
     pub(crate) queries: &'a [f32],
     pub(crate) centre: &'a [f32],
-    /// What keys are coded in, if not as they are.
-    pub(crate) metric: Option<KeyMetric<'a>>,
     /// Of each query head of the group.
     pub(crate) tolerances: &'a [Tolerance],
     pub(crate) blocks: usize,
@@ -178,8 +175,9 @@ impl HeadCall<'_> {
 
     /// The blocks as they are read with these sets.
     pub(crate) fn view<'v>(&'v self, resident: &'v Resident, sets: &'v Sets, rows: &'v Rows) -> View<'v> {
-        let Self { pages, group, head, centre, metric, .. } = *self;
-        View { pages, group, head, resident: Some(resident), sets: Some(sets), rows: Some(rows), centre, metric }
+        let Self { pages, group, head, centre, layer, .. } = *self;
+        let (resident, sets, rows) = (Some(resident), Some(sets), Some(rows));
+        View { pages, group, head, resident, sets, rows, centre, layer: Some(layer) }
     }
 
     /// Finishes the outputs and certificates of every head from the state of the pass and its masses.

@@ -10,6 +10,7 @@ use crate::group::Side;
 use crate::sequence::{Bound, HeadMemory};
 use crate::work::HeadWork;
 use certkv_bound::Rung;
+use certkv_codec::KeyMetric;
 use certkv_control::Gains;
 use certkv_control::explore::Place;
 use certkv_control::guess::GuessRule;
@@ -334,8 +335,15 @@ impl HeadCall<'_> {
         let (blocks, heads, dim) = (self.blocks, w.certificates.len(), self.group.layout.dim);
         let HeadWork { memory, masses, partial, out, .. } = w;
         let HeadMemory { terms, delta, lambda, .. } = memory;
-        terms.begin(blocks, heads)?;
+        let balanced = self.group.is_balanced();
+        let levels = if balanced { self.group.level_count() } else { 0 };
+        terms.begin(blocks, heads, levels.into())?;
         for h in 0..heads {
+            for level in (0..levels).rev() {
+                let (key, query) = (self.group.layout_at(level).format.key, &self.queries[h * dim..(h + 1) * dim]);
+                let metric = self.group.key_metric(key, self.layer, self.head);
+                terms.reach.push(metric.unwrap_or(KeyMetric::PLAIN).reach(query) as f32);
+            }
             let scale = HeadScale::of(partial, h, 0.0, 0.0);
             for b in 0..blocks {
                 let Some(m) = masses.get(h, b) else { continue };

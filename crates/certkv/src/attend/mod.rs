@@ -246,7 +246,6 @@ impl Decode<'_> {
             head,
             queries: &self.row[head * self.group_width..(head + 1) * self.group_width],
             centre: self.centre.get(head * dim..(head + 1) * dim).unwrap_or(&[]),
-            metric: self.group.key_metric(self.layer, head),
             tolerances: &self.tolerances[head * self.group_width / dim..(head + 1) * self.group_width / dim],
             blocks: self.blocks,
         }

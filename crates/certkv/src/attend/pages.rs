@@ -9,7 +9,7 @@ use crate::step::Part;
 use crate::{Cache, Error, SequenceId};
 use certkv_codec::KeyMetric;
 use certkv_control::BitSet;
-use certkv_core::{OutOfMemory, PageId, planted, reserve_total};
+use certkv_core::{KeyFormat, OutOfMemory, PageId, planted, reserve_total};
 use certkv_device::ReadGuard;
 use certkv_kernel::{Block, BlockSource, Tail};
 use certkv_page::BlockEntry;
@@ -439,14 +439,14 @@ pub(crate) struct View<'a> {
     pub(crate) rows: Option<&'a Moved>,
     /// The head's value centre.
     pub(crate) centre: &'a [f32],
-    /// What the head's keys are coded in, if not as they are.
-    pub(crate) metric: Option<KeyMetric<'a>>,
+    /// The layer whose calibration codes of keys are read by; `None` where no codes are.
+    pub(crate) layer: Option<usize>,
 }
 
 impl<'a> View<'a> {
     /// The originals of all blocks.
     pub(crate) fn exact(pages: &'a Pages, group: &'a Group, head: usize) -> Self {
-        Self { pages, group, head, resident: None, sets: None, rows: None, centre: &[], metric: None }
+        Self { pages, group, head, resident: None, sets: None, rows: None, centre: &[], layer: None }
     }
 }
 
@@ -477,7 +477,7 @@ impl BlockSource for View<'_> {
         self.centre
     }
 
-    fn key_metric(&self) -> Option<KeyMetric<'_>> {
-        self.metric
+    fn key_metric(&self, format: KeyFormat) -> Option<KeyMetric<'_>> {
+        self.group.key_metric(format, self.layer?, self.head)
     }
 }

@@ -36,8 +36,9 @@ impl Core {
         let Some(metrics) = &self.metrics else { return Ok(()) };
         let mut all = Vec::with_capacity(self.sizes.metric_bytes / 4);
         for layer in 0..self.sizes.layers {
-            if self.kit(layer).variant.is_calibrated() {
-                let of = |head: usize| calibrated.metric(layer, head);
+            let variant = &self.kit(layer).variant;
+            if variant.is_calibrated() {
+                let of = |head: usize| calibrated.metric(variant.layout().format.key, layer, head);
                 all.extend((0..self.sizes.kv_heads).filter_map(of).flat_map(metric_words));
             }
             all.resize((layer + 1) * self.metric_stride() / 4, 0u32);

@@ -20,7 +20,7 @@ pub struct GpuConfig {
     /// As [`Config::calibration`]: centres, balance scales and widths of keys, for formats that code them so (`ctq1` to `ctq6`, `gtq1` to `gtq6`).
     pub calibration: Option<Arc<Calibration>>,
     /// As [`Config::codebooks`]: directions of spherical keys (`s1` to `s3`).
-    pub codebooks: Option<Arc<Codebooks>>,
+    pub codebooks: Vec<Arc<Codebooks>>,
     /// As [`Config::scales`]: fixed scales of sides with one per block; what they do not reach is counted by [`GpuCache::saturated`](super::GpuCache::saturated).
     pub scales: Option<Arc<Scales>>,
     /// Tokens that all sequences together may hold, each in every layer.
@@ -112,7 +112,7 @@ impl GpuConfig {
             geometry,
             formats: vec![format],
             calibration: None,
-            codebooks: None,
+            codebooks: Vec::new(),
             scales: None,
             max_tokens,
             max_context: max_tokens,
@@ -154,10 +154,10 @@ impl GpuConfig {
         self
     }
 
-    /// The same with codebooks, for formats with spherical keys.
+    /// The same with codebooks more, for formats with spherical keys of their tier.
     #[must_use]
     pub fn with_codebooks(mut self, codebooks: Arc<Codebooks>) -> Self {
-        self.codebooks = Some(codebooks);
+        self.codebooks.push(codebooks);
         self
     }
 

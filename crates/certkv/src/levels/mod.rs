@@ -15,7 +15,7 @@ mod terms;
 use crate::group::{Group, SEAL_BYTES};
 use crate::{Cache, Config, Error};
 use certkv_codec::Encoder;
-use certkv_core::{Format, RecordLayout};
+use certkv_core::{Format, KeyFormat, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::{Arch, Kernel};
 use certkv_page::{BlockTable, MOST_LEVELS};
@@ -31,7 +31,7 @@ pub use terms::Measure;
 /// One level of [`Config::levels`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level {
-    /// Format of its blocks. Both sides coded, without a calibration.
+    /// Format of its blocks, both sides coded: with what it needs in [`Config::calibration`] and [`Config::codebooks`].
     pub format: Format,
     /// Tokens, in each layer, that it has pages for. What one level does not use is no other level's.
     pub tokens: usize,
@@ -111,6 +111,12 @@ impl Group {
         lower.map_or(self.sizes.page_bytes, |level| level.page_bytes)
     }
 
+    /// Some of the levels have keys in the metric of a calibration, in which bounds are not those of others.
+    pub(crate) fn is_balanced(&self) -> bool {
+        let balanced = |key: KeyFormat| key.is_calibrated() && key.tier().is_none();
+        self.sizes.layouts().any(|layout| balanced(layout.format.key))
+    }
+
     /// How many levels there are.
     pub(crate) fn level_count(&self) -> u8 {
         self.pools.level_count()
@@ -183,8 +189,8 @@ impl Config {
         let mut before = usize::MAX;
         for Level { format, tokens } in &self.levels {
             let bytes = RecordLayout::new(&self.geometry, *format)?.bytes;
-            if format.key.is_exact() || format.value.is_exact() || format.key.is_calibrated() {
-                return wrong(format!("{format}; both sides must be coded, without a calibration"));
+            if format.key.is_exact() || format.value.is_exact() {
+                return wrong(format!("{format}; both sides must be coded"));
             }
             if !format.refine.is_none() {
                 return wrong(format!("{format}; levels have no residuals in this release"));

@@ -77,6 +77,14 @@ struct Seen<'a> {
     radius: f64,
     /// `||O'||`.
     norm: f64,
+    /// The query's norm as keys of each level meet it; empty where all meet it as it is.
+    reach: &'a [f32],
+}
+
+impl Seen<'_> {
+    fn reach(&self, level: usize) -> f64 {
+        self.reach.get(level).map_or(1.0, |x| f64::from(*x))
+    }
 }
 
 /// What the last step said of one layer whose blocks have `levels`. `None` if there was none, it was of other blocks, or its masses are
@@ -103,7 +111,8 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
             for h in 0..of_group {
                 let [radius, norm] = memory.terms.heads[h].map(f64::from);
                 let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
-                let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm };
+                let reach = memory.terms.reach.chunks_exact(probes.levels().max(1)).nth(h).unwrap_or(&[]);
+                let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm, reach };
                 add(&mut found, &seen, (probes, kv_head), levels, reading, &coded);
             }
         }
@@ -129,16 +138,18 @@ fn add(
     coded: &[bool],
 ) {
     let of_now = |block: usize| probes.get(block, kv_head).errors(levels[block].into())[0];
-    // Bounds of keys grow with `eps` (4.5): what they are to it, of those that are known, serves for the others.
+    // Bounds of keys grow with `eps` times the query's norm (4.5), both in the metric of the level: what they are to it, of those that are known, serves for the
+    // others.
+    let grown = |block: usize| of_now(block) * seen.reach(levels[block].into());
     let mut sums = [0.0f64; 3];
     for (block, [_, delta, lambda, _]) in seen.terms.iter().enumerate() {
-        let eps = of_now(block);
+        let eps = grown(block);
         if eps > 0.0 && delta.is_finite() && lambda.is_finite() {
             sums = [sums[0] + eps, sums[1] + f64::from(*delta), sums[2] + f64::from(*lambda)];
         }
     }
     let share = |sum: f64| if sums[0] > 0.0 { sum / sums[0] } else { 0.0 };
-    let reach = [share(sums[1]), share(sums[2])];
+    let share_of = [share(sums[1]), share(sums[2])];
     let made_of =
         seen.mass.iter().enumerate().map(|(block, mass)| f64::from(*mass) * probes.get(block, kv_head).radius());
     let share = if reading.cancels { CANCELLED } else { 0.0 };
@@ -148,17 +159,17 @@ fn add(
     found.cap.push(if norm > 0.0 { cap.min(NEVER) } else { 0.0 });
     let mut bounds = Vec::with_capacity(if reading.gated { levels.len() } else { 0 });
     for (block, (mass, [root, delta, lambda, digit])) in seen.mass.iter().zip(seen.terms).enumerate() {
-        let (probe, now) = (probes.get(block, kv_head), of_now(block));
-        let known = now > 0.0 && delta.is_finite() && lambda.is_finite();
-        let per_eps = if known { [delta, lambda].map(|x| f64::from(*x) / now) } else { reach };
+        let (probe, now, from) = (probes.get(block, kv_head), of_now(block), grown(block));
+        let known = from > 0.0 && delta.is_finite() && lambda.is_finite();
+        let per_eps = if known { [delta, lambda].map(|x| f64::from(*x) / from) } else { share_of };
         if reading.gated {
             // Without codes it is read exactly.
-            bounds.push(if now.is_nan() { 0.0 } else { per_eps[0] * now });
+            bounds.push(if now.is_nan() { 0.0 } else { per_eps[0] * from });
         }
         let (mass, root, distance) = (f64::from(*mass), f64::from(*root), probe.radius() + seen.radius);
         for (level, errors) in probe.levels().enumerate() {
             let [eps, eta, sop] = errors;
-            let (delta, lambda) = (per_eps[0] * eps, per_eps[1] * eps);
+            let (delta, lambda) = (per_eps[0] * eps * seen.reach(level), per_eps[1] * eps * seen.reach(level));
             // A digit's step is that of the largest scale, and codes are as many as the scale is small: what digits lose (5.29) is the same at every level of values
             // that has codes.
             let (g, h, digits) = match reading.measure {

@@ -1,5 +1,6 @@
 //! The plain model that the cache is compared with: rows in vectors, attention in `f64`.
 #![allow(dead_code, reason = "each test file uses its part")]
+pub(crate) mod calibrate;
 pub(crate) mod towards;
 
 use certkv::{Cache, Certificate, Chunk, Dtype, Error, Geometry, Policy, Rung, SequenceId, Side, Status, Window};

@@ -1,23 +1,27 @@
 //! Lives of small caches whose blocks have levels: sequences are appended to, forked, cut and ended while blocks of theirs are coded
 //! again, now and then with a fault; beside a plain model.
+use crate::common::calibrate::calibrated;
 use crate::common::{Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
 use certkv::seal::{Seal, digest};
 use certkv::{
     Cache, Cause, Certified, Config, Error, Format, Geometry, Level, Mode, Policy, SaveScope, Seed000, SequenceId,
     SimOptions, Status,
 };
-use certkv_core::fail;
+use certkv_core::{fail, hash::hash64};
 use certkv_testkit::generate::Rng;
 
 const OPS: u64 = 40;
 const TOLERANCE: f64 = 0.05;
 
-pub(crate) const LADDERS: [&[&str]; 5] = [
+pub(crate) const LADDERS: [&[&str]; 8] = [
     &["t8-v8g64-b64", "t4-v4g64-b64", "t3-v3g64-b64", "t2-v2g64-b64"],
     &["k8-v8g32-b16", "tq4-tq4-b16", "tq3-v2g32-b16"],
     &["t8-tq6-b32", "k8-v4g32-b32", "tq4-tq3-b32", "t2-v3g16-b32", "tq2-tq2-b32"],
     &["k8-v4g32-b16", "t3g32-v4g32-b16"],
     &["t6-v6g64-b64", "t4-tq4-b64", "tq2-tq1-b64"],
+    &["s1-tq4-b32", "s2-tq3-b32", "s3-tq2-b32", "k0-c0-b32"],
+    &["k8-v8g32-b16", "ctq4-tq4-b16", "gtq3-tq2-b16", "ctq2-tq2-b16", "s3-tq1-b16"],
+    &["gtq4-v6g32-b64", "ctq3-tq4-b64", "gtq2-tq2-b64"],
 ];
 
 type Verdict = Result<(), String>;
@@ -59,6 +63,15 @@ struct Life<'s> {
     seen: &'s mut Seen,
 }
 
+/// What a seal says of a format: with its calibration, which is named in hex, where it needs one.
+fn sealed_as(format: Format, calibration: Option<&str>) -> u64 {
+    let plain = digest(format.to_string().as_bytes());
+    let Some(name) = calibration.filter(|_| format.key.is_calibrated()) else { return plain };
+    let word = |digits: &str| u64::from_str_radix(digits, 16).unwrap_or_default().swap_bytes();
+    let words: Vec<u64> = (0..4).map(|at| word(&name[16 * at..16 * (at + 1)])).collect();
+    hash64(&[plain, hash64(&words)])
+}
+
 /// A fault that was injected, or a want of room, is nobody's bug.
 fn accept(error: &Error) -> Verdict {
     let text = error.to_string();
@@ -85,6 +98,7 @@ impl<'s> Life<'s> {
             levels[1].tokens = 2 * block;
         }
         let mode = if faults { Mode::Adversarial { seed } } else { Mode::Eager };
+        let config = calibrated(Config::new(geometry, tokens).with_levels(levels), seed);
         let cache = Cache::new(Config {
             max_sequences: sequences,
             threads,
@@ -92,7 +106,7 @@ impl<'s> Life<'s> {
             scratch_values: 4 * (seed % 3) as usize,
             swap_tokens: if travels { tokens / 2 } else { 0 },
             device: SimOptions { mode, check: true },
-            ..Config::new(geometry, tokens).with_levels(levels)
+            ..config
         })?;
         Ok(Self { cache, geometry, formats, live: Vec::new(), r, faults, travels, seen })
     }
@@ -299,7 +313,7 @@ impl<'s> Life<'s> {
             let (seal, level) = (Seal::read(&page).map_err(|e| e.to_string())?, self.cache.level(*id, layer, block));
             let format = self.formats[level.map_err(|e| e.to_string())?];
             if (seal.block, seal.layer) != (block as u32, layer as u32)
-                || seal.format != digest(format.to_string().as_bytes())
+                || seal.format != sealed_as(format, self.cache.calibration())
             {
                 return Err(format!("sealed as another: {seal:?}"));
             }
