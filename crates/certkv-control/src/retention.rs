@@ -380,6 +380,9 @@ impl Retention {
             }
         }
         if self.give < rule.up && self.give > f64::NEG_INFINITY {
+            for (head, limit) in limits.heads {
+                work.make_room(of_head(*head), *limit, self.give, rule.up);
+            }
             for (layer, limit) in limits.layers {
                 work.make_room(of_layer(*layer), *limit, self.give, rule.up);
             }

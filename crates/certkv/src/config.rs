@@ -52,6 +52,9 @@ pub struct Config {
     /// ([`crate::Cache::change_level`]), in each layer by itself: so each layer has block tables of its own. Each level has pages of its
     /// own. Not beside windows, spilling and fixed scales in this release; cached prefixes do not go to stores.
     pub levels: Vec<Level>,
+    /// Every KV head of a block has a level of its own: so each layer and head has block tables of its own, and pages that hold that head
+    /// alone, a seal for each. Only with levels.
+    pub levels_by_head: bool,
     /// Who decides on levels when [`crate::Cache::control`] is called; `None` for nobody.
     pub control: Option<Control>,
     /// Fixed scales for sides with one scale per block (`p8`, `e4m3g64`), of this geometry: what a block has beyond them saturates, which
@@ -137,6 +140,7 @@ impl Config {
             calibration: None,
             codebooks: Vec::new(),
             levels: Vec::new(),
+            levels_by_head: false,
             control: None,
             scales: None,
             windows: Vec::new(),
@@ -240,13 +244,18 @@ impl Config {
         self.formats.iter().copied().chain(self.levels.iter().map(|level| level.format))
     }
 
-    /// Runs of KV heads of one format in a layer.
+    /// What of one layer has levels of its own: its KV heads, or all of them together.
+    pub(crate) const fn leveled_heads(&self) -> usize {
+        if self.levels_by_head { self.geometry.kv_heads } else { 1 }
+    }
+
+    /// Runs of KV heads in a layer that share pages: of one format, unless each has levels of its own.
     fn runs(&self, layer: usize) -> Vec<(Format, Range<usize>)> {
         let mut runs: Vec<(Format, Range<usize>)> = Vec::new();
         for head in 0..self.geometry.kv_heads {
             let format = self.format_of(layer, head);
             match runs.last_mut() {
-                Some((of, run)) if *of == format => run.end += 1,
+                Some((of, run)) if *of == format && !self.levels_by_head => run.end += 1,
                 _ => runs.push((format, head..head + 1)),
             }
         }

@@ -213,7 +213,7 @@ pub(crate) struct SequenceState {
     pub(crate) heads: Vec<HeadMemory>,
     /// By strand: blocks that could not be coded (their scales overflow) and are always read from the originals.
     pub(crate) uncoded: Vec<BitSet>,
-    /// Who decides levels, by layer; empty where nobody does.
+    /// Who decides levels, by strand; empty where nobody does.
     pub(crate) control: Vec<LayerControl>,
 }
 
@@ -286,7 +286,7 @@ impl SequenceState {
         for layer in group.first..group.first + group.layers {
             let strand = group.strand(layer);
             self.uncoded[strand].resize(blocks);
-            if let Some(control) = self.control.get_mut(layer) {
+            if let Some(control) = self.control.get_mut(strand) {
                 control.cut(blocks);
             }
             if blocks == 0 {

@@ -93,8 +93,12 @@ impl GroupSizes {
             slot_bytes: layout.original_side_bytes(),
         };
         let swap_pages = config.swap_tokens.div_ceil(layout.tokens());
-        let lower =
-            config.levels.iter().skip(1).map(|level| LevelSizes::new(config, level)).collect::<Result<Vec<_>, _>>()?;
+        let lower = config
+            .levels
+            .iter()
+            .skip(1)
+            .map(|level| LevelSizes::new(config, level, kv_heads))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut sizes = Self {
             first,
             layers,

@@ -63,7 +63,8 @@ fn every_block_returns_at_its_level() {
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    for seed in [3, 4, 5, 6, 7, 8] {
+    let mut full = 0;
+    for seed in 3..11 {
         let of = |threads| {
             let mut seen = Seen::default();
             life::live(seed, threads, false, &mut seen).unwrap();
@@ -71,8 +72,9 @@ fn the_number_of_threads_changes_no_bit() {
         };
         let (one, two, three) = (of(1), of(2), of(3));
         assert!(one.bits == two.bits && one.bits == three.bits, "seed {seed}");
-        assert!(one.changed > 0 && !one.bits.is_empty());
+        full += usize::from(one.changed > 0 && !one.bits.is_empty());
     }
+    assert!(full >= 6, "{full} lives in which something happened");
 }
 
 /// A cache of one sequence of `tokens` tokens and what it holds, and its fork.

@@ -26,7 +26,7 @@ fn replays(ladder: &Ladder, rule: &Rule, log: &[ControlEntry], budget: f64) -> b
             levels: &e.levels,
         });
         let (told, mut layers): (Vec<_>, Vec<_>) = (told.collect(), layers.iter_mut().collect());
-        let budgets = Budgets { block: budget, layer: f64::INFINITY };
+        let budgets = Budgets::new(budget);
         let again = controller.tell(rule, &mut layers, &told, &cost, budgets).unwrap();
         entries.iter().map(|e| &e.decision).eq(&again)
     })

@@ -59,7 +59,7 @@ impl Rule {
     }
 }
 
-/// What one layer says at once. Levels are those of a ladder, which ascends.
+/// What one layer says at once, or one of its key heads. Levels are those of a ladder, which ascends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told<'a> {
     /// Blocks that are still those they were when it was told last; blocks behind them are new.
@@ -76,13 +76,30 @@ pub struct Told<'a> {
 /// Bytes that there are.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budgets {
-    /// Of a block in one layer, on average over all.
+    /// Of a block in one layer, or in one of its heads, on average over all.
     pub block: f64,
     /// Of a block, on average over its layer; infinite for no such limit.
     pub layer: f64,
+    /// Of a block, on average over its head; infinite for no such limit.
+    pub head: f64,
+    /// Heads of a layer that are told apart, one behind the other; 1 where layers are told as a whole.
+    pub heads: usize,
 }
 
-/// One layer's state.
+impl Budgets {
+    /// So many bytes of a block in one layer, and no other limit.
+    pub const fn new(block: f64) -> Self {
+        Self { block, layer: f64::INFINITY, head: f64::INFINITY, heads: 1 }
+    }
+
+    /// Layer and head of what is told as number `at`.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let heads = self.heads.max(1);
+        (at / heads, at % heads)
+    }
+}
+
+/// One layer's state, or that of one of its heads.
 #[derive(Debug, Clone, Default)]
 pub struct Layer {
     /// Smoothed losses and the largest since the last decision, `[block][level]`.
@@ -188,7 +205,7 @@ fn interval(layer: usize, rule: &Rule) -> u64 {
     rule.every as u64 * (1 + layer as u64 / 4)
 }
 
-/// Whether a layer takes more than all may, or than it may itself.
+/// Whether what is told takes more than all may, or than it or its layer may.
 struct Over {
     all: bool,
     own: Vec<bool>,
@@ -197,13 +214,19 @@ struct Over {
 impl Over {
     fn new(told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Self {
         let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
-        let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
-        let own = told.iter().zip(&used).map(|(told, used)| !(*used <= budgets.layer * told.levels.len() as f64));
-        Self { all: !(used.iter().sum::<f64>() <= budgets.block * blocks as f64), own: own.collect() }
+        let blocks = |told: &[Told<'_>]| told.iter().map(|told| told.levels.len()).sum::<usize>() as f64;
+        let fits = |used: f64, limit: f64, blocks: f64| used <= limit * blocks || limit == f64::INFINITY;
+        let mut own = Vec::with_capacity(told.len());
+        for (told, used) in told.chunks(budgets.heads.max(1)).zip(used.chunks(budgets.heads.max(1))) {
+            let layer = fits(used.iter().sum(), budgets.layer, blocks(told));
+            let heads = told.iter().zip(used);
+            own.extend(heads.map(|(told, used)| !(layer && fits(*used, budgets.head, told.levels.len() as f64))));
+        }
+        Self { all: !(used.iter().sum::<f64>() <= budgets.block * blocks(told)), own }
     }
 
-    fn is(&self, layer: usize) -> bool {
-        self.all || self.own.get(layer) == Some(&true)
+    fn is(&self, at: usize) -> bool {
+        self.all || self.own.get(at) == Some(&true)
     }
 }
 
@@ -221,7 +244,8 @@ struct Joint {
     level: Vec<u32>,
     rests: Vec<u32>,
     protected: Vec<bool>,
-    limits: Vec<(u32, f64)>,
+    layers: Vec<(u32, f64)>,
+    heads: Vec<((u32, u32), f64)>,
     /// Bytes that there are.
     limit: f64,
     /// Bytes at the lowest levels.
@@ -241,7 +265,7 @@ impl Controller {
             .iter()
             .zip(told)
             .enumerate()
-            .map(|(at, (layer, told))| layer.wants(at, over.is(at), told, rule))
+            .map(|(at, (layer, told))| layer.wants(budgets.place(at).0, over.is(at), told, rule))
             .collect()
     }
 
@@ -270,17 +294,26 @@ impl Controller {
         }
         let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
         let over = Over::new(told, cost, budgets);
-        let trigger = |(at, layer): (usize, &&mut Layer)| layer.trigger(at, over.is(at), told[at].levels.len(), rule);
+        let trigger = |(at, layer): (usize, &&mut Layer)| {
+            layer.trigger(budgets.place(at).0, over.is(at), told[at].levels.len(), rule)
+        };
         let mut triggers: Vec<_> = layers.iter().enumerate().map(trigger).collect();
         if triggers.iter().all(Option::is_none) {
             return Ok(vec![None; told.len()]);
         }
+        if budgets.layer < f64::INFINITY {
+            // Heads that share a limit are decided on together.
+            let each = budgets.heads.max(1);
+            for (triggers, layers) in triggers.chunks_mut(each).zip(layers.chunks(each)) {
+                if triggers.iter().any(Option::is_some) {
+                    give(triggers, layers);
+                }
+            }
+        }
         let mut joint = self.join(rule, layers, told, cost, &triggers, &used, budgets);
         if joint.floor > joint.limit {
             // The others have too much: everybody gives.
-            for (trigger, layer) in triggers.iter_mut().zip(layers.iter()).filter(|(_, layer)| layer.items() > 0) {
-                *trigger = trigger.or(layer.fresh.then_some(Trigger::Budget));
-            }
+            give(&mut triggers, layers);
             joint = self.join(rule, layers, told, cost, &triggers, &used, budgets);
         }
         for (layer, told) in layers.iter_mut().zip(told).zip(&triggers).filter(|(_, due)| due.is_some()).map(|(x, _)| x)
@@ -304,12 +337,24 @@ impl Controller {
         budgets: Budgets,
     ) -> Joint {
         let (mut keys, mut level, mut rests, mut protected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (mut limits, mut others, mut floor) = (Vec::new(), 0.0, 0.0);
+        let (mut of_layers, mut of_heads): (Vec<(u32, f64)>, Vec<_>) = (Vec::new(), Vec::new());
+        let (mut others, mut floor) = (0.0, 0.0);
         let lowest = cost.iter().copied().fold(f64::INFINITY, f64::min);
         let top = cost.len().saturating_sub(1);
         self.cost.clear();
         for (at, (layer, told)) in layers.iter().zip(told).enumerate() {
             let (n, blocks) = (layer.items(), told.levels.len());
+            let (of, head) = budgets.place(at);
+            let (of, head) = (of as u32, head as u32);
+            if budgets.layer < f64::INFINITY {
+                // What its heads that are not due take is theirs.
+                let taken = if due[at].is_none() { used[at] } else { bytes(&told.levels[n..], cost) };
+                let more = budgets.layer * blocks as f64 - taken;
+                match of_layers.last_mut() {
+                    Some((layer, limit)) if *layer == of => *limit += more,
+                    _ => of_layers.push((of, more)),
+                }
+            }
             if due[at].is_none() {
                 others += used[at];
                 continue;
@@ -318,11 +363,11 @@ impl Controller {
             let unheard = bytes(&told.levels[n..], cost);
             others += unheard;
             floor += lowest * n as f64;
-            if budgets.layer < f64::INFINITY {
-                limits.push((at as u32, budgets.layer * blocks as f64 - unheard));
+            if budgets.head < f64::INFINITY {
+                of_heads.push(((of, head), budgets.head * blocks as f64 - unheard));
             }
             for block in 0..n {
-                keys.push((at as u32, 0));
+                keys.push((of, head));
                 level.push((top - usize::from(told.levels[block])) as u32);
                 rests.push(layer.rests[block]);
                 let end = block < rule.ends[0] || block + rule.ends[1] >= blocks;
@@ -331,7 +376,10 @@ impl Controller {
             }
         }
         let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
-        Joint { keys, level, rests, protected, limits, limit: budgets.block * blocks as f64 - others, floor }
+        let limit = budgets.block * blocks as f64 - others;
+        // Of a layer of which nothing is decided nothing can be asked.
+        of_layers.retain(|(layer, _)| keys.binary_search_by_key(layer, |(of, _): &(u32, u32)| *of).is_ok());
+        Joint { keys, level, rests, protected, layers: of_layers, heads: of_heads, limit, floor }
     }
 
     fn decide(
@@ -368,7 +416,7 @@ impl Controller {
         let mut retention = Retention::new(joint.keys, levels, thresholds)?.at(joint.level, joint.rests)?;
         retention.protect(BitSet::from_bools(&joint.protected));
         retention.give(price);
-        let limits = Limits { budget: joint.limit, layers: &joint.limits, heads: &[] };
+        let limits = Limits { budget: joint.limit, layers: &joint.layers, heads: &joint.heads };
         let done = match retention.update(&self.cost, &self.loss, &limits, None) {
             Ok(done) => Some(done),
             Err(ControlError::BelowFloor { .. }) => None,
@@ -400,6 +448,13 @@ impl Controller {
             });
         }
         Ok(decisions)
+    }
+}
+
+/// Those that were heard of are decided on, too.
+fn give(triggers: &mut [Option<Trigger>], layers: &[&mut Layer]) {
+    for (trigger, layer) in triggers.iter_mut().zip(layers).filter(|(_, layer)| layer.items() > 0) {
+        *trigger = trigger.or(layer.fresh.then_some(Trigger::Budget));
     }
 }
 

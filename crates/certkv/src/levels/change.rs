@@ -15,9 +15,18 @@ impl Cache {
     /// Level of a full block of `layer`: which of [`crate::Config::levels`], 0 without any.
     ///
     /// # Errors
-    /// Unknown or busy sequence, bad layer, or a block that is not full.
+    /// Unknown or busy sequence, bad layer, or a block that is not full. [`Error::Config`] where heads have levels of their own.
     pub fn level(&self, id: SequenceId, layer: usize, block: usize) -> Result<usize, Error> {
-        let (index, _) = self.group_of(layer, 0)?;
+        self.all_heads("level_of")?;
+        self.level_of(id, layer, 0, block)
+    }
+
+    /// Level of one KV head's records in a full block: the block's, but with [`crate::Config::levels_by_head`].
+    ///
+    /// # Errors
+    /// As [`Cache::level`], or a head that the model does not have.
+    pub fn level_of(&self, id: SequenceId, layer: usize, kv_head: usize, block: usize) -> Result<usize, Error> {
+        let (index, _) = self.group_of(layer, kv_head)?;
         let found = self.ask(id, |state| {
             state.tables[index].get(block).filter(|entry| entry.is_full()).map(|entry| usize::from(entry.level))
         })?;
@@ -33,9 +42,34 @@ impl Cache {
     /// # Errors
     /// [`Error::Level`] for a block or level that there is not, a block that has no codes, or originals that this level has none for;
     /// [`Error::CapacityExhausted`] naming the level whose pages are used up; [`Error::SwappedOut`]; unknown or busy sequence; a device
-    /// error. The block has the level that it had.
+    /// error; [`Error::Config`] where heads have levels of their own. The block has the level that it had.
     pub fn change_level(&self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
-        let (index, group) = self.group_of(layer, 0)?;
+        self.all_heads("change_level_of")?;
+        self.change_level_of(id, layer, 0, block, level)
+    }
+
+    /// Where one level is all heads'.
+    fn all_heads(&self, instead: &str) -> Result<(), Error> {
+        if self.config.levels_by_head {
+            let why = format!("a block has no level of all its heads; `{instead}` names one");
+            return Err(Error::Config { field: "levels_by_head", why });
+        }
+        Ok(())
+    }
+
+    /// As [`Cache::change_level`], of one KV head with [`crate::Config::levels_by_head`], and else of all that share its level.
+    ///
+    /// # Errors
+    /// As [`Cache::change_level`], or a head that the model does not have.
+    pub fn change_level_of(
+        &self,
+        id: SequenceId,
+        layer: usize,
+        kv_head: usize,
+        block: usize,
+        level: usize,
+    ) -> Result<(), Error> {
+        let (index, group) = self.group_of(layer, kv_head)?;
         let _turn = self.turn.lock();
         let none = Error::Level { block, level, why: "there is no such level" };
         let level = u8::try_from(level).ok().filter(|level| *level < group.level_count()).ok_or(none)?;

@@ -11,6 +11,7 @@ use certkv_control::danger::Gate;
 use certkv_control::retention;
 use certkv_control::smartkv::{Controller, Decision};
 use certkv_page::PageError;
+use core::ops::Range;
 
 /// Who decides on [`Config::levels`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,12 +67,14 @@ pub struct Controlled {
     pub failed: usize,
 }
 
-/// One layer's part of a [`Cache::control`], for a log. What the controller was told is what it decides from: a [`Controller`] of the same
+/// One layer's part of a [`Cache::control`], or that of one of its KV heads, for a log. What the controller was told is what it decides from: a [`Controller`] of the same
 /// rule, or a [`retention::Controller`] or [`certkv_control::bound_budget::Planner`] that is told the same of all layers, decides the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControlEntry {
     /// The layer.
     pub layer: usize,
+    /// Its KV heads: all of them, or the one whose levels these are ([`Config::levels_by_head`]).
+    pub kv_heads: Range<usize>,
     /// Blocks that are still those they were at the call before.
     pub kept: usize,
     /// What SmartKV is told: [`certkv_control::smartkv::Told::attention`], `[query head][block]`.
@@ -99,7 +102,7 @@ pub struct Planned {
     pub lacking: Lacking,
 }
 
-/// What a sequence keeps of one layer.
+/// What a sequence keeps of one layer, or of one of its KV heads.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerControl {
     pub(super) decides: Decides,
@@ -121,10 +124,11 @@ pub(super) enum Decides {
 }
 
 impl LayerControl {
-    /// One for each layer; none where nobody decides.
+    /// One for each group; none where nobody decides.
     pub(crate) fn all(config: &Config) -> Result<Vec<Self>, Error> {
         let Some(control) = &config.control else { return Ok(Vec::new()) };
-        let (heads, probes) = (config.geometry.q_heads, Probes::new(config.geometry.kv_heads, config.levels.len()));
+        let (apart, geometry) = (config.leveled_heads(), &config.geometry);
+        let (heads, probes) = (geometry.q_heads / apart, Probes::new(geometry.kv_heads / apart, config.levels.len()));
         let gated = matches!(control, Control::SmartKv(smart) if smart.rule.gate.is_some());
         let of_layer = |layer| -> Result<Decides, Error> {
             Ok(match control {
@@ -133,8 +137,8 @@ impl LayerControl {
                 Control::Budget(_) => Decides::Planned(Clock::default()),
             })
         };
-        let all = (0..config.geometry.layers).map(|layer| {
-            Ok(Self { decides: of_layer(layer)?, kept: usize::MAX, probes: probes.clone(), heads, gated })
+        let all = (0..geometry.layers * apart).map(|group| {
+            Ok(Self { decides: of_layer(group / apart)?, kept: usize::MAX, probes: probes.clone(), heads, gated })
         });
         all.collect()
     }
@@ -164,12 +168,12 @@ impl LayerControl {
 
     /// At so many blocks.
     pub(crate) fn most_bytes(config: &Config, control: &Control, blocks: usize) -> usize {
-        let (geometry, levels) = (&config.geometry, config.levels.len());
-        let probes = Probes::most_bytes(blocks, geometry.kv_heads, levels);
+        let (geometry, levels, apart) = (&config.geometry, config.levels.len(), config.leveled_heads());
+        let probes = Probes::most_bytes(blocks, geometry.kv_heads / apart, levels);
         let own = match control {
             Control::SmartKv(smart) => {
                 let gates = if smart.rule.gate.is_some() { gate_bytes(blocks) + probes } else { 0 };
-                Controller::bytes(blocks, geometry.q_heads) + gates
+                Controller::bytes(blocks, geometry.q_heads / apart) + gates
             }
             Control::Retention(_) => retention::Layer::bytes(blocks, levels) + probes,
             Control::Budget(_) => probes,
@@ -207,9 +211,11 @@ impl Config {
 
 /// Bytes that a token may take: at least those of the lowest level.
 pub(super) fn check_bytes(config: &Config, bytes_per_token: f64) -> Result<(), String> {
-    let lowest = config.levels.last().map(|level| LevelSizes::new(config, level)).transpose();
+    let apart = config.leveled_heads();
+    let heads = config.geometry.kv_heads / apart;
+    let lowest = config.levels.last().map(|level| LevelSizes::new(config, level, heads)).transpose();
     let lowest = lowest.map_err(|error| error.to_string())?;
-    let floor = lowest.map_or(0.0, |level| level.page_bytes as f64 / level.layout.tokens() as f64);
+    let floor = lowest.map_or(0.0, |level| (apart * level.page_bytes) as f64 / level.layout.tokens() as f64);
     // `!(x >= floor)`: NaN is no budget.
     if !(bytes_per_token >= floor) || bytes_per_token.is_infinite() {
         return Err(format!("{bytes_per_token} bytes a token; the lowest level takes {floor}"));
@@ -232,7 +238,7 @@ impl Cache {
         self.control_logged(id, None)
     }
 
-    /// As [`Cache::control`], with an entry for each layer to `log`.
+    /// As [`Cache::control`], with an entry for each layer, or each of its heads with levels of its own, to `log`.
     ///
     /// # Errors
     /// As [`Cache::control`].

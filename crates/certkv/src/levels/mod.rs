@@ -2,7 +2,8 @@
 //!
 //! A block becomes full at the first level. Between steps it can get another ([`crate::Cache::change_level`]): it is coded again from its
 //! originals on a page of that level's class, and named in the block table when that page is complete. Each layer has tables of its own,
-//! so the levels of a block in two layers have nothing to do with each other. Blocks are read level by level, the first level last
+//! so the levels of a block in two layers have nothing to do with each other; with [`Config::levels_by_head`] each of its KV heads has. What has
+//! levels of its own, a layer or a head of it, is one group and one strand, and has the number of that group wherever it is counted. Blocks are read level by level, the first level last
 //! ([`order`]): new blocks come behind all others, and a certificate is over the masses of all of them.
 mod change;
 mod control;
@@ -47,10 +48,10 @@ pub(crate) struct LevelSizes {
 }
 
 impl LevelSizes {
-    pub(crate) fn new(config: &Config, level: &Level) -> Result<Self, Error> {
+    /// Of pages with the records of `kv_heads` heads.
+    pub(crate) fn new(config: &Config, level: &Level, kv_heads: usize) -> Result<Self, Error> {
         let layout = RecordLayout::new(&config.geometry, level.format)?;
-        let (pages, page_bytes) =
-            (level.tokens.div_ceil(layout.tokens()), SEAL_BYTES + config.geometry.kv_heads * layout.bytes);
+        let (pages, page_bytes) = (level.tokens.div_ceil(layout.tokens()), SEAL_BYTES + kv_heads * layout.bytes);
         Ok(Self { layout, pages, page_bytes })
     }
 
@@ -179,7 +180,10 @@ impl Config {
     /// Checks the levels by themselves and beside what they do not go with.
     pub(crate) fn check_levels(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Config { field: "levels", why });
-        let Some(first) = self.levels.first() else { return Ok(()) };
+        let Some(first) = self.levels.first() else {
+            let why = "there are no levels for heads to have".to_owned();
+            return if self.levels_by_head { Err(Error::Config { field: "levels_by_head", why }) } else { Ok(()) };
+        };
         if !(2..=MOST_LEVELS).contains(&self.levels.len()) {
             return wrong(format!("{} levels; must be none or 2 to {MOST_LEVELS}", self.levels.len()));
         }

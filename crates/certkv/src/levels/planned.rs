@@ -36,7 +36,7 @@ impl BoundBudget {
 /// Levels that blocks could have, and what the certificates of the last step would have been: [`Cache::plan_levels`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct LevelPlan {
-    /// Level of each full block, `[layer][block]`: which of [`Config::levels`].
+    /// Level of each full block, `[layer][block]`, or `[layer][KV head][block]` with [`Config::levels_by_head`], layers and heads in one list: which of [`Config::levels`].
     pub levels: Vec<Vec<usize>>,
     /// Bytes of pages at these levels, all layers together, without padding.
     pub bytes: f64,
@@ -100,6 +100,12 @@ impl Cache {
         self.groups.first().map_or_else(Vec::new, of)
     }
 
+    /// Of what a layer has a token, what a block of one with levels of its own has.
+    pub(super) fn of_block(&self, bytes_per_token: f64) -> f64 {
+        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens());
+        bytes_per_token * tokens as f64 / self.config.leveled_heads() as f64
+    }
+
     fn told_plan(&self, plan: BoundPlan) -> LevelPlan {
         let top = self.config.levels.len().saturating_sub(1);
         let down = |levels: Vec<u8>| levels.into_iter().map(|level| top.saturating_sub(level.into())).collect();
@@ -117,12 +123,12 @@ impl Cache {
     ) -> Result<(), Error> {
         let mut heard = Vec::with_capacity(self.groups.len());
         for (index, group) in self.groups.iter().enumerate() {
-            let kept = state.control.get(group.first).map_or(usize::MAX, |control| control.kept);
+            let kept = state.control.get(index).map_or(usize::MAX, |control| control.kept);
             let levels = ladder_levels(&state.tables[index], group.level_count());
             heard.push(Heard { kept, levels, terms: None });
         }
-        let (cost, tokens) = (self.ladder_cost(), self.groups.first().map_or(0, |group| group.layout.tokens()) as f64);
-        let (rule, budget) = (&control.rule, control.bytes_per_token * tokens);
+        let cost = self.ladder_cost();
+        let (rule, budget) = (&control.rule, self.of_block(control.bytes_per_token));
         if Planner::is_due(rule, &clocks(state), &told(&heard), &cost, budget) {
             for (index, heard) in heard.iter_mut().enumerate() {
                 let found = self.seen(index, state, work, &heard.levels, Reading::CERTIFICATE)?;
@@ -145,9 +151,10 @@ impl Cache {
             }
             if let Some(log) = &mut log {
                 let planned = plan.as_ref().map(|(_, plan)| Planned { bound: plan.bound, lacking: plan.lacking });
-                let layer = self.groups[index].first;
+                let group = &self.groups[index];
                 log(ControlEntry {
-                    layer,
+                    layer: group.first,
+                    kv_heads: group.heads(),
                     kept,
                     attention: None,
                     loss: None,

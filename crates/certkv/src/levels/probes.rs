@@ -93,7 +93,7 @@ impl Cache {
         let group = &self.groups[index];
         let layer = group.first;
         let SequenceState { tables, centres, control, uncoded, .. } = state;
-        let Some(probes) = control.get_mut(layer).map(|control| &mut control.probes) else { return Ok(()) };
+        let Some(probes) = control.get_mut(index).map(|control| &mut control.probes) else { return Ok(()) };
         let table = &tables[index];
         let mut page = vec![0u8; group.bytes_at(0)];
         for block in probes.blocks()..blocks {

@@ -17,6 +17,9 @@ pub struct Retention {
     pub bytes_per_token: f64,
     /// The same on average over any one layer; infinite for no such limit.
     pub layer_bytes_per_token: f64,
+    /// The same on average over any one KV head, all heads of the layer having as much: infinite for no such limit, and without
+    /// [`Config::levels_by_head`].
+    pub head_bytes_per_token: f64,
     /// How losses are measured.
     pub measure: Measure,
     /// Parameters.
@@ -29,6 +32,7 @@ impl Retention {
         Self {
             bytes_per_token,
             layer_bytes_per_token: f64::INFINITY,
+            head_bytes_per_token: f64::INFINITY,
             measure: Measure::default(),
             rule: Rule::default(),
         }
@@ -39,6 +43,12 @@ impl Retention {
         self.rule.validated().map_err(|error| error.to_string())?;
         if self.layer_bytes_per_token != f64::INFINITY {
             check_bytes(config, self.layer_bytes_per_token)?;
+        }
+        if self.head_bytes_per_token != f64::INFINITY {
+            check_bytes(config, self.head_bytes_per_token)?;
+            if !config.levels_by_head {
+                return Err("a limit of heads, which have no levels of their own".to_owned());
+            }
         }
         check_bytes(config, self.bytes_per_token)
     }
@@ -65,9 +75,12 @@ impl Cache {
         let heard = (0..self.groups.len()).map(|index| self.meet(index, state));
         let mut heard: Vec<_> = heard.collect();
         let (rule, cost) = (&control.rule, self.ladder_cost());
-        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens()) as f64;
-        let budgets =
-            Budgets { block: control.bytes_per_token * tokens, layer: control.layer_bytes_per_token * tokens };
+        let budgets = Budgets {
+            block: self.of_block(control.bytes_per_token),
+            layer: self.of_block(control.layer_bytes_per_token),
+            head: self.of_block(control.head_bytes_per_token),
+            heads: self.config.leveled_heads(),
+        };
         let wanted = Controller::wants(rule, &layers(state), &told(&heard), &cost, budgets);
         for (index, heard) in heard.iter_mut().enumerate().filter(|(index, _)| wanted[*index]) {
             self.hear(index, control, state, work, heard)?;
@@ -84,9 +97,10 @@ impl Cache {
                 self.make(index, state, work, &levels, decision, &scores, all)?;
             }
             if let Some(log) = &mut log {
-                let layer = self.groups[index].first;
+                let group = &self.groups[index];
                 log(ControlEntry {
-                    layer,
+                    layer: group.first,
+                    kv_heads: group.heads(),
                     kept,
                     attention: None,
                     loss,
@@ -104,7 +118,7 @@ impl Cache {
     /// A layer's blocks, of which nothing was heard.
     fn meet(&self, index: usize, state: &SequenceState) -> Heard {
         let group = &self.groups[index];
-        let kept = state.control.get(group.first).map_or(usize::MAX, |control| control.kept);
+        let kept = state.control.get(index).map_or(usize::MAX, |control| control.kept);
         let levels = ladder_levels(&state.tables[index], group.level_count());
         Heard { kept, levels, loss: None, danger: None }
     }

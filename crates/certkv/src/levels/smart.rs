@@ -8,11 +8,13 @@ use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error};
 use certkv_control::smartkv::{Controller, Ladder, Rule, Told};
+use certkv_core::Format;
 
 /// SmartKV over [`Config::levels`], one controller for each layer of each sequence: math.md 9.2 with blocks for items.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SmartKv {
-    /// Bytes that a token of a full block may take in one layer on average, all KV heads together: codes, scales, summaries and seals.
+    /// Bytes that a token of a full block may take in one layer on average, all KV heads together: codes, scales, summaries and seals. Heads with
+    /// levels of their own have equal parts of it.
     pub bytes_per_token: f64,
     /// Parameters.
     pub rule: Rule,
@@ -29,6 +31,14 @@ impl SmartKv {
     /// Checks the rule and the budget.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
         Controller::new(0, config.geometry.q_heads, self.rule).map_err(|error| error.to_string())?;
+        let formats: Vec<Format> = config.levels.iter().map(|level| level.format).collect();
+        if let Some(at) = widths(&formats).windows(2).position(|pair| pair[0] <= pair[1]) {
+            return Err(format!(
+                "{} has no more bits than {}, which is all that it knows of them",
+                formats[at],
+                formats[at + 1]
+            ));
+        }
         check_bytes(config, self.bytes_per_token)
     }
 }
@@ -44,7 +54,7 @@ impl Cache {
         all: &mut Controlled,
     ) -> Result<Option<ControlEntry>, Error> {
         let group = &self.groups[index];
-        let (layer, count) = (group.first, group.level_count());
+        let count = group.level_count();
         let gated = control.rule.gate.is_some();
         let levels = ladder_levels(&state.tables[index], count);
         let danger = if gated {
@@ -55,15 +65,16 @@ impl Cache {
             None
         };
         let attention = take_attention(group, state, levels.len());
-        let Some(layer_control) = state.control.get_mut(layer) else { return Ok(None) };
+        let Some(layer_control) = state.control.get_mut(index) else { return Ok(None) };
         let kept = layer_control.kept;
         let Decides::Smart(controller) = &mut layer_control.decides else { return Ok(None) };
         let up = (0..count).rev();
-        let bits: Vec<u8> = up.clone().map(|level| width(group, level)).collect();
+        let formats: Vec<Format> = up.clone().map(|level| group.layout_at(level).format).collect();
+        let bits = widths(&formats);
         let cost: Vec<f64> = up.map(|level| group.bytes_at(level) as f64).collect();
         let ladder = Ladder { bits: &bits, cost: &cost };
         let told = Told { kept, attention: attention.as_deref(), levels: &levels, danger: danger.as_deref() };
-        let budget = control.bytes_per_token * group.layout.tokens() as f64;
+        let budget = self.of_block(control.bytes_per_token);
         let decision = controller.tell(&mut work.widths, &ladder, &told, budget)?;
         let scores = decision.is_some().then(|| controller.scores().to_vec());
         layer_control.told();
@@ -71,7 +82,8 @@ impl Cache {
             self.make(index, state, work, &levels, decision, &scores, all)?;
         }
         Ok(logged.then_some(ControlEntry {
-            layer,
+            layer: group.first,
+            kv_heads: group.heads(),
             kept,
             attention,
             loss: None,
@@ -84,10 +96,15 @@ impl Cache {
     }
 }
 
-/// Bits of a channel's key and value together: a width of the ladder.
-fn width(group: &Group, level: u8) -> u8 {
-    let format = group.layout_at(level).format;
-    (format.key.bits() + format.value.bits()) as u8
+/// Bits of a channel's key and value together: widths of the ladder. In eighths beside spherical keys, which have less than one; utility (9.11) is a power of
+/// them, so that their unit is no matter.
+fn widths(formats: &[Format]) -> Vec<u8> {
+    let eighths = formats.iter().any(|format| format.key.tier().is_some());
+    let of = |Format { key, value, .. }: &Format| match key.tier() {
+        Some(tier) => 8 * value.bits() + (8 * (8 + tier.bits() as usize)).div_ceil(tier.group()),
+        None => (key.bits() + value.bits()) * if eighths { 8 } else { 1 },
+    };
+    formats.iter().map(|format| of(format) as u8).collect()
 }
 
 /// The masses of the last step, `[query head][block]`, taken from the heads that kept them. `None` if there was no step, or it was of

@@ -97,7 +97,7 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
         let sizes = [head.mass.len(), head.terms.blocks.len()];
         sizes == [blocks * of_group; 2] && head.terms.heads.len() == of_group && head.mass.iter().all(|m| m.is_finite())
     };
-    let probes = &state.control.get(group.first)?.probes;
+    let probes = &state.control.get(group.strand(group.first))?.probes;
     // By level of the ladder, which ascends: whether its values are codes, which weights multiply.
     let values = (0..group.level_count()).rev().map(|level| group.layout_at(level).format.value);
     let coded: Vec<bool> = values.map(|value| !value.is_exact() && value.bits() > 0).collect();

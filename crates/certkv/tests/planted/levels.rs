@@ -55,6 +55,8 @@ struct Life<'s> {
     cache: Cache,
     geometry: Geometry,
     formats: Vec<Format>,
+    /// What of a layer has levels of its own: so many heads, or 1.
+    apart: usize,
     live: Vec<(SequenceId, Model)>,
     r: Rng,
     faults: bool,
@@ -98,7 +100,10 @@ impl<'s> Life<'s> {
             levels[1].tokens = 2 * block;
         }
         let mode = if faults { Mode::Adversarial { seed } } else { Mode::Eager };
-        let config = calibrated(Config::new(geometry, tokens).with_levels(levels), seed);
+        let levels_by_head = r.chance(0.4);
+        let apart = if levels_by_head { kv_heads } else { 1 };
+        let config = Config { levels_by_head, ..Config::new(geometry, tokens).with_levels(levels) };
+        let config = calibrated(config, seed);
         let cache = Cache::new(Config {
             max_sequences: sequences,
             threads,
@@ -108,7 +113,7 @@ impl<'s> Life<'s> {
             device: SimOptions { mode, check: true },
             ..config
         })?;
-        Ok(Self { cache, geometry, formats, live: Vec::new(), r, faults, travels, seen })
+        Ok(Self { cache, geometry, formats, apart, live: Vec::new(), r, faults, travels, seen })
     }
 
     fn act(&mut self) -> Verdict {
@@ -150,9 +155,12 @@ impl<'s> Life<'s> {
     /// Level of every full block of every layer, and of those on the device, what they hold behind their seals.
     fn blocks(&self, id: SequenceId, len: usize) -> Vec<Block> {
         let full = len / self.formats[0].block;
-        let codes = |layer, block| self.cache.packed_page(id, layer, block).ok().map(|page| page[64..].to_vec());
-        let of = |layer| (0..full).map(move |block| (self.cache.level(id, layer, block).ok(), codes(layer, block)));
-        (0..2).flat_map(of).collect()
+        let codes = |(layer, head), block| {
+            self.cache.packed_page_of(id, layer, head, block).ok().map(|page| page[64..].to_vec())
+        };
+        let level = |(layer, head), block| self.cache.level_of(id, layer, head, block).ok();
+        let of = |place| (0..full).map(move |block| (level(place, block), codes(place, block)));
+        (0..2 * self.apart).flat_map(|at| of((at / self.apart, at % self.apart))).collect()
     }
 
     /// Out and back, or as far as room and faults let it: every block has the level that it had, and its codes.
@@ -178,7 +186,7 @@ impl<'s> Life<'s> {
             }
             Ok(_) => {
                 self.seen.left += 1;
-                match self.cache.change_level(id, 0, 0, 1) {
+                match self.cache.change_level_of(id, 0, self.apart - 1, 0, 1) {
                     Err(Error::SwappedOut) => Ok(()),
                     other => Err(format!("the level of a block that is away was changed: {other:?}")),
                 }
@@ -228,12 +236,13 @@ impl<'s> Life<'s> {
             return Ok(());
         }
         let (layer, block, by) = (self.r.below(2), self.r.below(full), 1 + self.r.below(self.formats.len() - 1));
-        let codes = || self.cache.packed_page(id, layer, block).map(|page| page[64..].to_vec());
-        let (level, before) = (self.cache.level(id, layer, block).map_err(|e| e.to_string())?, codes());
-        if self.cache.change_level(id, layer, block, (level + by) % self.formats.len()).is_err() {
+        let head = self.r.below(self.apart);
+        let codes = || self.cache.packed_page_of(id, layer, head, block).map(|page| page[64..].to_vec());
+        let (level, before) = (self.cache.level_of(id, layer, head, block).map_err(|e| e.to_string())?, codes());
+        if self.cache.change_level_of(id, layer, head, block, (level + by) % self.formats.len()).is_err() {
             return Ok(());
         }
-        match self.cache.change_level(id, layer, block, level) {
+        match self.cache.change_level_of(id, layer, head, block, level) {
             Ok(()) if before.ok() != codes().ok() => Err("codes came back as others".into()),
             Ok(()) => Ok(()),
             Err(error) => accept(&error),
@@ -286,18 +295,20 @@ impl<'s> Life<'s> {
     /// One block of one layer to another level. What does not happen leaves the block as it was, to the byte.
     fn change(&mut self, i: usize) -> Verdict {
         let (id, model) = &self.live[i];
-        let (layer, full) = (self.r.below(2), model.len(&self.geometry) / self.formats[0].block);
+        let (layer, head) = (self.r.below(2), self.r.below(self.apart));
+        let full = model.len(&self.geometry) / self.formats[0].block;
         let (block, level) = (self.r.below(full + 1), self.r.below(self.formats.len()));
-        let state = || (self.cache.level(*id, layer, block).ok(), self.cache.packed_page(*id, layer, block).ok());
+        let page = || self.cache.packed_page_of(*id, layer, head, block);
+        let state = || (self.cache.level_of(*id, layer, head, block).ok(), page().ok());
         let (before, live) = (state(), self.cache.live_pages());
         let armed = self.faults && self.r.chance(0.3);
         fail::arm(armed.then(|| 1 + self.r.below(6) as u64));
-        let changed = self.cache.change_level(*id, layer, block, level);
+        let changed = self.cache.change_level_of(*id, layer, head, block, level);
         fail::arm(None);
         match &changed {
             Ok(()) => {
                 self.seen.changed += u64::from(before.0 != Some(level));
-                if self.cache.level(*id, layer, block).ok() != Some(level) {
+                if self.cache.level_of(*id, layer, head, block).ok() != Some(level) {
                     return Err("another level than was asked for".into());
                 }
             }
@@ -309,10 +320,11 @@ impl<'s> Life<'s> {
             }
         }
         if block < full {
-            let page = self.cache.packed_page(*id, layer, block).map_err(|e| e.to_string())?;
-            let (seal, level) = (Seal::read(&page).map_err(|e| e.to_string())?, self.cache.level(*id, layer, block));
+            let page = page().map_err(|e| e.to_string())?;
+            let seal = Seal::read(&page).map_err(|e| e.to_string())?;
+            let level = self.cache.level_of(*id, layer, head, block);
             let format = self.formats[level.map_err(|e| e.to_string())?];
-            if (seal.block, seal.layer) != (block as u32, layer as u32)
+            if (seal.block, seal.layer, seal.head) != (block as u32, layer as u32, head as u32)
                 || seal.format != sealed_as(format, self.cache.calibration())
             {
                 return Err(format!("sealed as another: {seal:?}"));
@@ -341,7 +353,7 @@ impl<'s> Life<'s> {
         };
         let (id, model) = &mut self.live[i];
         let mut blocks = 0..model.len(&self.geometry) / self.formats[0].block;
-        let level = |block| self.cache.level(*id, 0, block).ok();
+        let level = |block| self.cache.level_of(*id, 0, 0, block).ok();
         let mixed = blocks.next().is_some_and(|first| blocks.any(|block| level(block) != level(first)));
         let answers = match step(&self.cache, *id, &rows, &queries, policy) {
             Ok(answers) => answers,

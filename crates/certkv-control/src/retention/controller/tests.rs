@@ -28,7 +28,7 @@ struct Entry {
     decision: Option<Decision>,
 }
 
-const BUDGETS: Budgets = Budgets { block: 50.0, layer: f64::INFINITY };
+const BUDGETS: Budgets = Budgets::new(50.0);
 
 fn tell(rule: &Rule, layers: &mut [Layer], entries: &[Entry], budgets: Budgets) -> Vec<Option<Decision>> {
     let told = entries.iter().map(|e| Told {
@@ -42,9 +42,20 @@ fn tell(rule: &Rule, layers: &mut [Layer], entries: &[Entry], budgets: Budgets) 
 }
 
 /// A run of five layers whose hot block wanders, with new blocks, a cut, and moves that fail. `also` sees every call, and the levels after it.
-fn run(rule: &Rule, budgets: Budgets, steps: u64, mut also: impl FnMut(&[Entry], &[Vec<u8>])) -> Vec<Vec<u8>> {
-    let mut layers = vec![Layer::default(); 5];
-    let mut levels = vec![vec![2u8; 12]; 5];
+fn run(rule: &Rule, budgets: Budgets, steps: u64, also: impl FnMut(&[Entry], &[Vec<u8>])) -> Vec<Vec<u8>> {
+    run_over([1.0; 5], rule, budgets, steps, also)
+}
+
+/// The same of layers, or heads, of which what is lost weighs so much.
+fn run_over<const N: usize>(
+    weights: [f64; N],
+    rule: &Rule,
+    budgets: Budgets,
+    steps: u64,
+    mut also: impl FnMut(&[Entry], &[Vec<u8>]),
+) -> Vec<Vec<u8>> {
+    let mut layers = vec![Layer::default(); N];
+    let mut levels = vec![vec![2u8; 12]; N];
     for step in 0..steps {
         let kept = if step == 70 { 8 } else { levels[0].len() };
         let n = if step < 70 { 12 + step as usize / 8 } else { 8 + (step - 70) as usize / 24 };
@@ -55,7 +66,8 @@ fn run(rule: &Rule, budgets: Budgets, steps: u64, mut also: impl FnMut(&[Entry],
         let hot = if step < 50 { 3 } else { 6 };
         let entry = |(layer, levels): (usize, &Vec<u8>)| Entry {
             kept,
-            loss: (step % 9 != 8).then(|| losses(n, hot + layer % 2, step)),
+            loss: (step % 9 != 8)
+                .then(|| losses(n, hot + layer % 2, step).iter().map(|loss| loss * weights[layer]).collect()),
             danger: (step % 9 != 8).then(|| (0..n).map(|i| if i == 5 { 1.2 } else { 0.1 }).collect()),
             levels: levels.clone(),
             decision: None,
@@ -97,6 +109,43 @@ fn losses_bring_levels_within_the_budget() {
             assert!(bytes(levels, &COST) <= 45.0 * levels.len() as f64, "{:?}", entry.decision);
         }
     });
+}
+
+/// Heads that are told apart have limits of their own, and share that of their layer; clocks are the layer's.
+#[test]
+fn heads_share_what_their_layer_may_take() {
+    let all = Budgets { heads: 2, ..BUDGETS };
+    let mut slowest = 0;
+    for budgets in
+        [all, Budgets { layer: 44.0, ..all }, Budgets { head: 47.0, ..all }, Budgets { layer: 42.0, head: 47.0, ..all }]
+    {
+        let (mut apart, mut decided) = (0.0f64, [0; 10]);
+        run_over(
+            [1.0, 4.0, 2.0, 1.0, 9.0, 1.0, 1.0, 2.0, 1.0, 8.0],
+            &Rule::default(),
+            budgets,
+            160,
+            |entries, levels| {
+                for (at, entry) in entries.iter().enumerate() {
+                    decided[at] += usize::from(entry.decision.is_some());
+                }
+                if entries.iter().all(|e| e.loss.is_none()) {
+                    return;
+                }
+                for of_layer in levels.chunks(2) {
+                    let used: Vec<f64> = of_layer.iter().map(|levels| bytes(levels, &COST)).collect();
+                    let n = of_layer[0].len() as f64;
+                    assert!(used.iter().all(|used| *used <= budgets.head * n), "{used:?} of {n} blocks");
+                    assert!(used.iter().sum::<f64>() <= budgets.layer * 2.0 * n, "{used:?} of {n} blocks");
+                    apart = apart.max((used[0] - used[1]).abs() / n);
+                }
+            },
+        );
+        assert!(apart > 1.0, "heads have what they need, not the same: {apart}");
+        // The fifth layer's interval is twice as long; nine is one of its heads.
+        slowest += usize::from(2 * decided[9] < 3 * decided[0]);
+    }
+    assert_eq!(slowest, 4);
 }
 
 /// Losses that nobody looks at make no decision, and as many are looked at as the rule says.
