@@ -138,6 +138,19 @@ static void retained(void)
     WRONG(retention, interval, 0);
     WRONG(retention, interval, UINT64_MAX);
     WRONG(retention, reserved, 1);
+    /* Heads have no levels of their own here; a header that ends before the field has no such limit. */
+    TRUE(retention.head_bytes_per_token == INFINITY);
+    retention.head_bytes_per_token = 200.0;
+    NAMED(CERTKV_INVALID_ARGUMENT, "a limit of heads", create(&config));
+    retention.struct_size = offsetof(certkv_retention, head_bytes_per_token);
+    EXPECT(CERTKV_OK, create(&config));
+    retention.struct_size = sizeof retention;
+    config.levels_by_head = 1;
+    EXPECT(CERTKV_OK, create(&config));
+    retention.head_bytes_per_token = 1.0;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->retention", create(&config));
+    retention.head_bytes_per_token = INFINITY;
+    config.levels_by_head = 0;
     gate(&config, &retention.gate_protect, &retention.gate_release, "config->retention");
     retention.layer_bytes_per_token = 1.0;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->retention: 1 bytes a token", create(&config));
@@ -234,7 +247,7 @@ static void hear(void *user, const certkv_control_entry *entry)
     heard *all = (heard *)user;
     const uint64_t cells = entry->blocks * entry->n_levels;
     uint64_t i;
-    TRUE(entry->struct_size == sizeof *entry && entry->reserved == 0);
+    TRUE(entry->struct_size == sizeof *entry && entry->kv_head == 0);
     TRUE(entry->layer == all->entries % 2 && entry->blocks >= 5 && entry->heads == Q_HEADS && entry->n_levels == 3);
     /* Each of them is told its own, after a step that it has not seen. */
     TRUE((entry->attention != NULL) == (all->who < 2));

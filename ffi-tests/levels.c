@@ -72,6 +72,50 @@ static certkv_cache *opened(void)
     return cache;
 }
 
+/* One KV head at a level of its own; where all heads have one, the block's. */
+static void heads(void)
+{
+    certkv_config config = leveled(three, 3);
+    certkv_cache *cache = NULL, *whole = opened();
+    certkv_sequence a = 0, b = filled(whole);
+    uint32_t found = 9;
+    config.levels_by_head = 2;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels_by_head = 2", create(&config));
+    config.levels_by_head = 1;
+    config.levels = NULL;
+    config.n_levels = 0;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->levels_by_head", create(&config));
+    config = leveled(three, 3);
+    config.levels_by_head = 1;
+    EXPECT(CERTKV_OK, certkv_cache_create(&config, &cache));
+    a = filled(cache);
+    EXPECT(CERTKV_OK, certkv_sequence_change_head_level(cache, a, 1, 1, 0, 2));
+    EXPECT(CERTKV_OK, certkv_sequence_head_level(cache, a, 1, 1, 0, &found));
+    TRUE(found == 2);
+    EXPECT(CERTKV_OK, certkv_sequence_head_level(cache, a, 1, 0, 0, &found));
+    TRUE(found == 0);
+    decode(cache, a, 1.0f);
+    NAMED(CERTKV_INVALID_ARGUMENT, "level_of", certkv_sequence_level(cache, a, 1, 0, &found));
+    NAMED(CERTKV_INVALID_ARGUMENT, "change_level_of", certkv_sequence_change_level(cache, a, 1, 0, 1));
+    NAMED(CERTKV_SHAPE, "kv_head", certkv_sequence_head_level(cache, a, 1, 2, 0, &found));
+    NAMED(CERTKV_SHAPE, "kv_head", certkv_sequence_change_head_level(cache, a, 1, UINT32_MAX, 0, 1));
+    EXPECT(CERTKV_LAYER, certkv_sequence_head_level(cache, a, 2, 0, 0, &found));
+    EXPECT(CERTKV_LEVEL, certkv_sequence_head_level(cache, a, 1, 0, UINT64_MAX, &found));
+    EXPECT(CERTKV_LEVEL, certkv_sequence_change_head_level(cache, a, 1, 0, 0, 3));
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_change_head_level(cache, strangers[0], 1, 0, 0, 1));
+    NAMED(CERTKV_NULL_POINTER, "level", certkv_sequence_head_level(cache, a, 1, 0, 0, NULL));
+    NAMED(CERTKV_MISALIGNED, "level", certkv_sequence_head_level(cache, a, 1, 0, 0, ODD(uint32_t, words)));
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_head_level(NULL, a, 1, 0, 0, &found));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_change_head_level(FOREIGN(certkv_cache), a, 1, 0, 0, 1));
+    TRUE(found == 0);
+    /* All heads of a block at once. */
+    EXPECT(CERTKV_OK, certkv_sequence_change_head_level(whole, b, 1, 0, 0, 1));
+    EXPECT(CERTKV_OK, certkv_sequence_head_level(whole, b, 1, 1, 0, &found));
+    TRUE(found == 1 && level(whole, b, 0) == 1);
+    EXPECT(CERTKV_OK, certkv_cache_destroy(whole));
+    EXPECT(CERTKV_OK, certkv_cache_destroy(cache));
+}
+
 static void changes(void)
 {
     certkv_cache *cache = opened(), *plain = open_cache(0, 0);
@@ -227,6 +271,7 @@ int main(int count, char **arguments_given)
     sprintf(path, "%.4000s/levels", arguments_given[count - 1]);
     configurations();
     changes();
+    heads();
     away();
     files(path);
     prefixes();

@@ -57,6 +57,19 @@ static void by_hand()
     REFUSED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv::Cache::create(config));
 }
 
+static void heads()
+{
+    certkv::Config config = leveled();
+    config.levels_by_head = 1;
+    const certkv::Cache cache = *certkv::Cache::create(config);
+    const certkv::Sequence sequence = filled(cache);
+    OK(sequence.change_head_level(0, 1, 0, 2));
+    TRUE(*sequence.head_level(0, 1, 0) == 2 && *sequence.head_level(0, 0, 0) == 0);
+    decode(cache, sequence, true);
+    REFUSED(CERTKV_INVALID_ARGUMENT, "level_of", sequence.level(0, 0));
+    REFUSED(CERTKV_SHAPE, "kv_head", sequence.change_head_level(0, 9, 0, 1));
+}
+
 static void decided()
 {
     certkv::Control control(240.0);
@@ -152,6 +165,7 @@ int main(int count, char **given)
         return 2;
     }
     by_hand();
+    heads();
     decided();
     planned();
     fixed(std::string(given[1]) + "/scales");

@@ -786,7 +786,7 @@ typedef int32_t certkv_trigger;
 typedef int32_t certkv_lacking;
 
 /**
- * One layer's part of a call of certkv_sequence_control_logged: what whoever decides was told, and what was decided. Told the same, they decide the
+ * One layer's part, or that of one of its KV heads, of a call of certkv_sequence_control_logged: what whoever decides was told, and what was decided. Told the same, they decide the
  * same. Levels are numbers of `config->levels`, also where an array goes by level. Pointers are borrowed during the callback; NULL for what there was
  * not.
  */
@@ -800,7 +800,7 @@ typedef struct certkv_control_entry {
    */
   uint32_t layer;
   /**
-   * Full blocks of it.
+   * Its full blocks.
    */
   uint64_t blocks;
   /**
@@ -874,9 +874,9 @@ typedef struct certkv_control_entry {
    */
   certkv_lacking lacking;
   /**
-   * 0.
+   * Where `config->levels_by_head` is 1, the KV head whose levels these are; else 0, and they are all heads'.
    */
-  uint32_t reserved;
+  uint32_t kv_head;
 } certkv_control_entry;
 
 /**
@@ -956,6 +956,11 @@ typedef struct certkv_retention {
    * 0.
    */
   uint32_t reserved;
+  /**
+   * The same as `layer_bytes_per_token` on average over any one KV head, all heads of the layer having as much; infinite for no such limit, as it is filled. Only where
+   * `config->levels_by_head` is 1.
+   */
+  double head_bytes_per_token;
 } certkv_retention;
 
 /**
@@ -1003,7 +1008,7 @@ typedef struct certkv_level_plan {
    */
   uint32_t planned;
   /**
-   * Full blocks of a layer: `levels` has so many for each.
+   * Full blocks of a layer: `levels` has so many for each, or for each of its KV heads in turn where `config->levels_by_head` is 1.
    */
   uint64_t blocks;
   /**
@@ -1422,7 +1427,12 @@ typedef struct certkv_config {
   /**
    * Elements of `calibrations`, at most 16.
    */
-  uint64_t n_calibrations;
+  uint32_t n_calibrations;
+  /**
+   * On the host, with `levels`: 1 if every KV head of a block has a level of its own (certkv_sequence_head_level), 0 if all have the block's. Then each layer
+   * and head has block tables of its own, and pages that hold that head alone, with a seal each.
+   */
+  uint32_t levels_by_head;
 } certkv_config;
 
 /**
@@ -3172,8 +3182,8 @@ certkv_status certkv_calibration_destroy(struct certkv_calibration *calibration)
  * Threads: any, at any time.
  * Stream: none.
  * Capture: safe.
- * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), UNSUPPORTED (a cache on a
- * GPU), POISONED. `*level` is unchanged then.
+ * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), INVALID_ARGUMENT (heads have
+ * levels of their own: `config->levels_by_head`), UNSUPPORTED (a cache on a GPU), POISONED. `*level` is unchanged then.
  */
 certkv_status certkv_sequence_level(const struct certkv_cache *cache,
                                     certkv_sequence sequence,
@@ -3189,13 +3199,44 @@ certkv_status certkv_sequence_level(const struct certkv_cache *cache,
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
- * hold), CAPACITY (of that level's pages), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+ * hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
  */
 certkv_status certkv_sequence_change_level(struct certkv_cache *cache,
                                            certkv_sequence sequence,
                                            uint32_t layer,
                                            uint64_t block,
                                            uint32_t level);
+
+/**
+ * As certkv_sequence_level of one KV head, by its number in the model: where `config->levels_by_head` is 1, and of a block's one level where it is not.
+ *
+ * Threads: any, at any time.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: as certkv_sequence_level, and SHAPE (no such head). `*level` is unchanged then.
+ */
+certkv_status certkv_sequence_head_level(const struct certkv_cache *cache,
+                                         certkv_sequence sequence,
+                                         uint32_t layer,
+                                         uint32_t kv_head,
+                                         uint64_t block,
+                                         uint32_t *level);
+
+/**
+ * As certkv_sequence_change_level of one KV head, by its number in the model: of that head alone where `config->levels_by_head` is 1, and of the whole
+ * block where it is not.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: as certkv_sequence_change_level, and SHAPE (no such head). Nothing changed: it has the level that it had.
+ */
+certkv_status certkv_sequence_change_head_level(struct certkv_cache *cache,
+                                                certkv_sequence sequence,
+                                                uint32_t layer,
+                                                uint32_t kv_head,
+                                                uint64_t block,
+                                                uint32_t level);
 
 /**
  * Fills `control` with the parameters of the source, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the

@@ -827,6 +827,17 @@ public:
     {
         return detail::done(certkv_sequence_change_level(cache_, id_, layer, block, level));
     }
+    // certkv_sequence_head_level.
+    [[nodiscard]] Result<std::uint32_t> head_level(std::uint32_t layer, std::uint32_t kv_head, std::uint64_t block) const noexcept
+    {
+        std::uint32_t found = 0;
+        return detail::done(certkv_sequence_head_level(cache_, id_, layer, kv_head, block, &found), found);
+    }
+    // certkv_sequence_change_head_level.
+    [[nodiscard]] Result<void> change_head_level(std::uint32_t layer, std::uint32_t kv_head, std::uint64_t block, std::uint32_t level) const noexcept
+    {
+        return detail::done(certkv_sequence_change_head_level(cache_, id_, layer, kv_head, block, level));
+    }
     // certkv_sequence_plan_levels; without `levels` what the plan comes to alone, with no limit in bytes unless one is given.
     [[nodiscard]] Result<certkv_level_plan> plan_levels(double epsilon, std::uint64_t bytes = UINT64_MAX, span<std::uint32_t> levels = {}) const noexcept
     {

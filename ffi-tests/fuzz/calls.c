@@ -278,6 +278,7 @@ static void create(void)
         config.spill_store = NULL;
         config.levels = (certkv_level *)pointer(levels);
         config.n_levels = rarely(20) ? (uint32_t)extreme() : 3;
+        config.levels_by_head = rarely(3) ? (rarely(8) ? (uint32_t)extreme() : 1) : 0;
         if (config.n_levels > 3 && config.n_levels <= 8) {
             config.n_levels = 2;
         }
@@ -621,7 +622,7 @@ static void of_sequence(void)
     saved.reserved = rarely(30);
     saved.model_bytes = rarely(20) ? UINT64_MAX : 0;
     snprintf(path, sizeof path, "%s/saved%llu", folder, (unsigned long long)below(3));
-    switch (below(17)) {
+    switch (below(19)) {
     case 15:
         memset(&plan, 0, sizeof plan);
         plan.struct_size = struct_size(sizeof plan);
@@ -635,6 +636,14 @@ static void of_sequence(void)
     case 13:
         answered(certkv_sequence_change_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2),
                                               rarely(20) ? extreme() : below(4), rarely(20) ? (uint32_t)extreme() : (uint32_t)below(3)));
+        break;
+    case 17:
+        answered(certkv_sequence_head_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2), (uint32_t)below(3),
+                                            rarely(20) ? extreme() : below(4), (uint32_t *)pointer(&is)));
+        break;
+    case 18:
+        answered(certkv_sequence_change_head_level(cache, id, rarely(20) ? (uint32_t)extreme() : (uint32_t)below(2), (uint32_t)below(3),
+                                                   rarely(20) ? extreme() : below(4), rarely(20) ? (uint32_t)extreme() : (uint32_t)below(3)));
         break;
     case 16:
         memset(&prefetched, 0, sizeof prefetched);

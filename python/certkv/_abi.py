@@ -342,7 +342,7 @@ class certkv_control_entry(ctypes.Structure):
         ("bound", ctypes.c_double),
         ("lacks", ctypes.c_double),
         ("lacking", certkv_lacking),
-        ("reserved", ctypes.c_uint32),
+        ("kv_head", ctypes.c_uint32),
     ]
 
 
@@ -363,6 +363,7 @@ class certkv_retention(ctypes.Structure):
         ("interval", ctypes.c_uint64),
         ("cooldown", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+        ("head_bytes_per_token", ctypes.c_double),
     ]
 
 
@@ -489,7 +490,8 @@ class certkv_config(ctypes.Structure):
         ("bound_budget", ctypes.POINTER(certkv_bound_budget)),
         ("row_share", ctypes.c_double),
         ("calibrations", ctypes.POINTER(ctypes.c_void_p)),
-        ("n_calibrations", ctypes.c_uint64),
+        ("n_calibrations", ctypes.c_uint32),
+        ("levels_by_head", ctypes.c_uint32),
     ]
 
 
@@ -1079,6 +1081,28 @@ PROTOTYPES = {
         [
             ctypes.c_void_p,
             certkv_sequence,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+        ],
+    ),
+    "certkv_sequence_head_level": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
+    "certkv_sequence_change_head_level": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.c_uint32,
             ctypes.c_uint32,
             ctypes.c_uint64,
             ctypes.c_uint32,

@@ -84,6 +84,7 @@ class Cache(_Owned):
         self.library, self._handle = library, handle
         self.layers, self.q_heads = config.layers, config.q_heads
         self.kv_heads, self.head_dim = config.kv_heads, config.head_dim
+        self.levels_by_head = config.levels_by_head == 1
         super().__init__(lambda: library.call("certkv_cache_destroy", handle))
 
     def handle(self):
@@ -209,12 +210,22 @@ class Sequence(_Owned):
         """Codes a full block of one layer anew, at another of the cache's levels."""
         self._call("certkv_sequence_change_level", layer, block, level)
 
+    def head_level(self, layer, kv_head, block):
+        """Which of the cache's levels one KV head of a full block has, in a cache with `levels_by_head`."""
+        told = ctypes.c_uint32()
+        self._call("certkv_sequence_head_level", layer, kv_head, block, ctypes.byref(told))
+        return told.value
+
+    def change_head_level(self, layer, kv_head, block, level):
+        """Codes one KV head of a full block of one layer anew, at another of the cache's levels, in a cache with `levels_by_head`."""
+        self._call("certkv_sequence_change_head_level", layer, kv_head, block, level)
+
     def plan_levels(self, epsilon, bytes=None):
         """The fewest bytes, at most `bytes` in all layers together, at which every bound of the last step would be at most `epsilon` of its output: a
-        certkv_level_plan, and the level of each block by layer. Nothing moves."""
+        certkv_level_plan, and the level of each block by layer, or by layer and KV head with `levels_by_head`, in one list. Nothing moves."""
         plan = _abi.certkv_level_plan(struct_size=ctypes.sizeof(_abi.certkv_level_plan))
         least = 2**64 - 1 if bytes is None else bytes
-        layers = self.cache.layers
+        layers = self.cache.layers * (self.cache.kv_heads if self.cache.levels_by_head else 1)
         # No block has fewer than 16 tokens.
         levels = (ctypes.c_uint32 * (layers * (len(self) // 16) + 1))()
         self._call("certkv_sequence_plan_levels", epsilon, least, levels, len(levels), ctypes.byref(plan))

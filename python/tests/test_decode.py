@@ -310,6 +310,31 @@ class Lives(unittest.TestCase):
                 sequence.control(self.raises)
             self.assertGreater(sum(sequence.level(0, block) > 0 for block in range(6)), 0)
 
+    def test_heads_have_levels(self):
+        levels = [("t8-v8g64-b16", 256), ("t4-v4g64-b16", 256), ("t2-v2g64-b16", 256)]
+        retention = LIBRARY.retention(2 * 100.0, interval=1, head_bytes_per_token=2 * 130.0)
+        random = numpy.random.default_rng(6)
+        with small(q_heads=4, kv_heads=2, levels=levels, levels_by_head=1, retention=retention) as cache:
+            sequence, stored = cache.sequence(), random.standard_normal((2, 96, 2, 64)).astype("f2")
+            with cache.step([(sequence, 96)]) as step:
+                step.append(0, *stored)
+            sequence.change_head_level(0, 1, 2, 2)
+            self.assertEqual([sequence.head_level(0, head, 2) for head in range(2)], [0, 2])
+            with self.assertRaisesRegex(certkv.Error, "level_of"):
+                sequence.level(0, 2)
+            new, q = random.standard_normal((2, 1, 2, 64)).astype("f2"), random.standard_normal((1, 4, 64)).astype("f4")
+            stored, out = numpy.concatenate([stored, new], 1), numpy.empty_like(q)
+            with cache.step(sequence) as step:
+                step.append(0, *new)
+                found = step.attend(0, q, out)
+            self.assertEqual(beyond(out[0], attention(q[0], *stored), found), 0)
+            plan, planned = sequence.plan_levels(0.5)
+            self.assertEqual((plan.planned, [len(levels) for levels in planned]), (1, [6, 6]))
+            told = []
+            sequence.control(lambda entry: told.append((entry.layer, entry.kv_head, entry.heads, entry.blocks)))
+            self.assertEqual(told, [(0, 0, 2, 6), (0, 1, 2, 6)])
+            self.assertGreater(sum(sequence.head_level(0, head, block) > 0 for head in range(2) for block in range(6)), 0)
+
     @staticmethod
     def raises(_):
         raise ValueError("mine")

@@ -48,7 +48,7 @@ pub struct certkv_level_plan {
     pub struct_size: u32,
     /// 1 for a plan; 0 if nothing was seen of the sequence since certkv_sequence_control looked last, and then all that follows is 0.
     pub planned: u32,
-    /// Full blocks of a layer: `levels` has so many for each.
+    /// Full blocks of a layer: `levels` has so many for each, or for each of its KV heads in turn where `config->levels_by_head` is 1.
     pub blocks: u64,
     /// Bytes of pages at these levels, all layers together, without padding.
     pub bytes: f64,

@@ -190,7 +190,10 @@ pub struct certkv_config {
     /// one of each tier. Borrowed during the call.
     pub calibrations: *const *const certkv_calibration,
     /// Elements of `calibrations`, at most 16.
-    pub n_calibrations: u64,
+    pub n_calibrations: u32,
+    /// On the host, with `levels`: 1 if every KV head of a block has a level of its own (certkv_sequence_head_level), 0 if all have the block's. Then each layer
+    /// and head has block tables of its own, and pages that hold that head alone, with a seal each.
+    pub levels_by_head: u32,
 }
 
 /// In `window_slack`: no tokens.
@@ -246,7 +249,7 @@ pub(crate) unsafe fn log(config: *const certkv_config) -> Result<Option<Arc<Sink
 }
 
 /// Most of `calibrations`.
-const MOST_CALIBRATIONS: u64 = 16;
+const MOST_CALIBRATIONS: u32 = 16;
 
 /// What keys are coded by.
 ///
@@ -258,7 +261,7 @@ unsafe fn calibrate(config: &mut Config, given: &certkv_config) -> Result<(), Fa
         return Err(invalid(format!("config->n_calibrations = {n}: must be at most {MOST_CALIBRATIONS}")));
     }
     // SAFETY: by the caller's promise.
-    let more = unsafe { argument::slice(given.calibrations, given.n_calibrations, "config->calibrations")? };
+    let more = unsafe { argument::slice(given.calibrations, given.n_calibrations.into(), "config->calibrations")? };
     for handle in core::iter::once(&given.calibration).filter(|first| !first.is_null()).chain(more) {
         match &*calibration::of(*handle)? {
             Found::Schemes(_) if config.calibration.is_some() => {
@@ -281,7 +284,8 @@ unsafe fn calibrate(config: &mut Config, given: &certkv_config) -> Result<(), Fa
 pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failure> {
     // SAFETY: by the caller's promise, and as for `blank`.
     let given = unsafe { argument::read_struct(config, "config", LEAST)? };
-    for (name, given) in [("plan_apart", given.plan_apart), ("erase", given.erase)] {
+    let flags = [("plan_apart", given.plan_apart), ("erase", given.erase), ("levels_by_head", given.levels_by_head)];
+    for (name, given) in flags {
         if given > 1 {
             return Err(invalid(format!("config->{name} = {given}: must be 0 or 1")));
         }

@@ -25,7 +25,7 @@ pub const CERTKV_TRIGGER_DRIFT: certkv_trigger = 3;
 /// Blocks that are new brought more bytes than the budget.
 pub const CERTKV_TRIGGER_BUDGET: certkv_trigger = 4;
 
-/// One layer's part of a call of certkv_sequence_control_logged: what whoever decides was told, and what was decided. Told the same, they decide the
+/// One layer's part, or that of one of its KV heads, of a call of certkv_sequence_control_logged: what whoever decides was told, and what was decided. Told the same, they decide the
 /// same. Levels are numbers of `config->levels`, also where an array goes by level. Pointers are borrowed during the callback; NULL for what there was
 /// not.
 #[repr(C)]
@@ -35,7 +35,7 @@ pub struct certkv_control_entry {
     pub struct_size: u32,
     /// The layer.
     pub layer: u32,
-    /// Full blocks of it.
+    /// Its full blocks.
     pub blocks: u64,
     /// Of these, the first so many are those that they were at the call before; UINT64_MAX: nothing was cut.
     pub kept: u64,
@@ -73,8 +73,8 @@ pub struct certkv_control_entry {
     pub lacks: f64,
     /// Which of the two: one of the CERTKV_LACKING values.
     pub lacking: certkv_lacking,
-    /// 0.
-    pub reserved: u32,
+    /// Where `config->levels_by_head` is 1, the KV head whose levels these are; else 0, and they are all heads'.
+    pub kv_head: u32,
 }
 
 /// Told of one layer after the other, on the thread of the call. No lock of the library is held: it may call the library, for this cache too. It must
@@ -105,11 +105,11 @@ impl Told {
     }
 
     /// As C has it, borrowed from this.
-    fn entry(&self, heads: usize, count: usize) -> certkv_control_entry {
+    fn entry(&self, group: usize, count: usize) -> certkv_control_entry {
         fn cells(of: Option<&Vec<f64>>) -> *const f64 {
             of.map_or(ptr::null(), |of| of.as_ptr())
         }
-        let ControlEntry { layer, kept, attention, loss, danger, terms, levels: _, decision, planned } = &self.entry;
+        let ControlEntry { layer, kv_heads, kept, attention, loss, danger, terms, decision, planned, .. } = &self.entry;
         let decided = decision.as_ref();
         let (lacking, lacks) =
             planned.map_or((CERTKV_LACKING_NOTHING, 0.0), |planned| bound_budget::lacking(planned.lacking));
@@ -118,7 +118,7 @@ impl Told {
             layer: *layer as u32,
             blocks: self.levels.len() as u64,
             kept: if *kept == usize::MAX { u64::MAX } else { *kept as u64 },
-            heads: heads as u32,
+            heads: (kv_heads.len() * group) as u32,
             n_levels: count as u32,
             levels: self.levels.as_ptr(),
             attention: cells(attention.as_ref()),
@@ -139,7 +139,7 @@ impl Told {
             bound: planned.map_or(0.0, |planned| planned.bound),
             lacks,
             lacking,
-            reserved: 0,
+            kv_head: kv_heads.start as u32,
         }
     }
 }
@@ -165,19 +165,19 @@ pub unsafe extern "C" fn certkv_sequence_control_logged(
         };
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { controlled_out(controlled)? };
-        let (done, told, heads, count) = cache::with(cache, |held| {
+        let (done, told, group, count) = cache::with(cache, |held| {
             let on = held.engine.on_host("levels")?;
-            let (heads, count) = (on.geometry().q_heads, on.levels().len());
+            let (group, count) = (on.geometry().group(), on.levels().len());
             let mut told = Vec::new();
             let done = on.control_logged(id(sequence), Some(&mut |entry| told.push(Told::new(entry, count))))?;
-            Ok((done, told, heads, count))
+            Ok((done, told, group, count))
         })?;
         if let Some(size) = size {
             // SAFETY: as above.
             unsafe { write_controlled(controlled, size, done) };
         }
         for told in &told {
-            let entry = told.entry(heads, count);
+            let entry = told.entry(group, count);
             // SAFETY: the caller's function, which takes an entry that lives as long as the call.
             unsafe { log(user, &entry) };
         }

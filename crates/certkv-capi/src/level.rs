@@ -53,8 +53,8 @@ fn numbers(layer: u32, block: u64, level: u32) -> (usize, usize, usize) {
 /// Threads: any, at any time.
 /// Stream: none.
 /// Capture: safe.
-/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), UNSUPPORTED (a cache on a
-/// GPU), POISONED. `*level` is unchanged then.
+/// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), INVALID_ARGUMENT (heads have
+/// levels of their own: `config->levels_by_head`), UNSUPPORTED (a cache on a GPU), POISONED. `*level` is unchanged then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_level(
     cache: *const certkv_cache,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn certkv_sequence_level(
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
-/// hold), CAPACITY (of that level's pages), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+/// hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_change_level(
     cache: *mut certkv_cache,
@@ -99,6 +99,57 @@ pub unsafe extern "C" fn certkv_sequence_change_level(
     })
 }
 
+/// As certkv_sequence_level of one KV head, by its number in the model: where `config->levels_by_head` is 1, and of a block's one level where it is not.
+///
+/// Threads: any, at any time.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: as certkv_sequence_level, and SHAPE (no such head). `*level` is unchanged then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_head_level(
+    cache: *const certkv_cache,
+    sequence: certkv_sequence,
+    layer: u32,
+    kv_head: u32,
+    block: u64,
+    level: *mut u32,
+) -> certkv_status {
+    guard(|| {
+        argument::aligned(level, "level")?;
+        let found = cache::with(cache, |held| {
+            let (layer, block, head) = numbers(layer, block, kv_head);
+            Ok(held.engine.on_host("levels")?.level_of(id(sequence), layer, head, block)?)
+        })?;
+        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+        unsafe { level.write(found as u32) };
+        Ok(())
+    })
+}
+
+/// As certkv_sequence_change_level of one KV head, by its number in the model: of that head alone where `config->levels_by_head` is 1, and of the whole
+/// block where it is not.
+///
+/// Threads: any, at any time; waits for other calls that move blocks.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: as certkv_sequence_change_level, and SHAPE (no such head). Nothing changed: it has the level that it had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_change_head_level(
+    cache: *mut certkv_cache,
+    sequence: certkv_sequence,
+    layer: u32,
+    kv_head: u32,
+    block: u64,
+    level: u32,
+) -> certkv_status {
+    guard(|| {
+        cache::with(cache, |held| {
+            let ((layer, block, head), level) = (numbers(layer, block, kv_head), level as usize);
+            Ok(held.engine.on_host("levels")?.change_level_of(id(sequence), layer, head, block, level)?)
+        })
+    })
+}
+
 /// What a configuration says of levels goes with its format, of which they are the first.
 ///
 /// # Safety
@@ -106,6 +157,7 @@ pub unsafe extern "C" fn certkv_sequence_change_level(
 pub(crate) unsafe fn configure(config: &mut certkv::Config, given: &config::certkv_config) -> Result<(), Failure> {
     // SAFETY: by the caller's promise.
     config.levels = unsafe { read(given.levels, given.n_levels)? };
+    config.levels_by_head = given.levels_by_head == 1;
     if let (Some(first), true) = (config.levels.first(), given.format.is_null()) {
         config.formats = vec![first.format];
     }

@@ -74,7 +74,10 @@ pub use control::*;
 pub use control_log::*;
 pub use error::{certkv_error_info, certkv_last_error};
 pub use events::*;
-pub use level::{certkv_level, certkv_sequence_change_level, certkv_sequence_level};
+pub use level::{
+    certkv_level, certkv_sequence_change_head_level, certkv_sequence_change_level, certkv_sequence_head_level,
+    certkv_sequence_level,
+};
 pub use log::{
     CERTKV_LOG_DEBUG, CERTKV_LOG_ERROR, CERTKV_LOG_INFO, CERTKV_LOG_OFF, CERTKV_LOG_WARN, certkv_log,
     certkv_log_callback, certkv_log_level, certkv_log_set,

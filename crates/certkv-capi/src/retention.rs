@@ -5,6 +5,7 @@ use crate::parameters::{Parameters, gate_fields};
 use crate::status::certkv_status;
 use certkv::retention::Rule;
 use certkv::{Measure, Retention};
+use core::mem::offset_of;
 
 /// Which loss of a block at a level retention goes by.
 pub type certkv_measure = i32;
@@ -50,7 +51,13 @@ pub struct certkv_retention {
     pub cooldown: u32,
     /// 0.
     pub reserved: u32,
+    /// The same as `layer_bytes_per_token` on average over any one KV head, all heads of the layer having as much; infinite for no such limit, as it is filled. Only where
+    /// `config->levels_by_head` is 1.
+    pub head_bytes_per_token: f64,
 }
+
+/// Fields that every caller has; those behind have their defaults in a caller's shorter struct.
+const LEAST: usize = offset_of!(certkv_retention, head_bytes_per_token);
 
 /// Fills `retention` with the defaults, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the caller's
 /// sizeof(certkv_retention); nothing is written beyond it.
@@ -63,7 +70,7 @@ pub struct certkv_retention {
 pub unsafe extern "C" fn certkv_retention_init(retention: *mut certkv_retention, struct_size: u32) -> certkv_status {
     guard(|| {
         argument::aligned(retention, "retention")?;
-        let size = argument::known_size::<certkv_retention>(struct_size, "retention", size_of::<certkv_retention>())?;
+        let size = argument::known_size::<certkv_retention>(struct_size, "retention", LEAST)?;
         let Rule { every, looks: _, keep, down, up, cooldown, stick, gate, ends } = Rule::default();
         let [gate_protect, gate_release] = gate_fields(gate);
         let filled = certkv_retention {
@@ -82,6 +89,7 @@ pub unsafe extern "C" fn certkv_retention_init(retention: *mut certkv_retention,
             interval: every as u64,
             cooldown,
             reserved: 0,
+            head_bytes_per_token: f64::INFINITY,
         };
         // SAFETY: the caller's struct has `struct_size` bytes, and `size` is no more.
         unsafe { argument::write_prefix(retention, &filled, size) };
@@ -96,7 +104,7 @@ pub unsafe extern "C" fn certkv_retention_init(retention: *mut certkv_retention,
 pub(crate) unsafe fn read(retention: *const certkv_retention) -> Result<Retention, Failure> {
     let name = "config->retention";
     // SAFETY: by the caller's promise; integers and floats, for which zero bits are a value.
-    let given = unsafe { argument::read_struct(retention, name, size_of::<certkv_retention>())? };
+    let given = unsafe { argument::read_struct(retention, name, LEAST)? };
     let parameters = Parameters::of(name);
     if given.reserved != 0 {
         return parameters.wrong("reserved", &given.reserved, "0");
@@ -126,7 +134,9 @@ pub(crate) unsafe fn read(retention: *const certkv_retention) -> Result<Retentio
         ends: ends.map(|(_, blocks)| blocks as usize),
     };
     let (bytes_per_token, layer_bytes_per_token) = (given.bytes_per_token, given.layer_bytes_per_token);
-    Ok(Retention { bytes_per_token, layer_bytes_per_token, measure, rule })
+    let shorter = given.struct_size as usize <= LEAST;
+    let head_bytes_per_token = if shorter { f64::INFINITY } else { given.head_bytes_per_token };
+    Ok(Retention { bytes_per_token, layer_bytes_per_token, head_bytes_per_token, measure, rule })
 }
 
 #[cfg(test)]

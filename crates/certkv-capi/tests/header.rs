@@ -273,7 +273,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             spill_host_tokens, spill_budget, spill_workers, spill_in_flight, spill_deadline_ms, n_windows, windows,
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
             move_events, levels, control, scales, n_levels, plan_apart, log, retention,
-            bound_budget, row_share, calibrations, n_calibrations,
+            bound_budget, row_share, calibrations, n_calibrations, levels_by_head,
         }
         certkv_log { struct_size, level, callback, user }
         certkv_calibration_info {
@@ -295,11 +295,11 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_controlled { struct_size, reserved, decided, below_floor, changed, refused, failed }
         certkv_control_entry {
             struct_size, layer, blocks, kept, heads, n_levels, levels, attention, loss, danger, bound_loss, bound_shrink,
-            bound_cap, trigger, forced, wanted, bytes, bound, lacks, lacking, reserved,
+            bound_cap, trigger, forced, wanted, bytes, bound, lacks, lacking, kv_head,
         }
         certkv_retention {
             struct_size, measure, bytes_per_token, layer_bytes_per_token, keep, down, up, stick, gate_protect, gate_release,
-            protected_first, protected_last, interval, cooldown, reserved,
+            protected_first, protected_last, interval, cooldown, reserved, head_bytes_per_token,
         }
         certkv_bound_budget { struct_size, reserved, bytes_per_token, epsilon, gain, interval }
         certkv_level_plan { struct_size, planned, blocks, bytes, bound, lacks, lacking, reserved }
@@ -379,7 +379,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_control", 136),
         ("certkv_controlled", 48),
         ("certkv_control_entry", 136),
-        ("certkv_retention", 104),
+        ("certkv_retention", 112),
         ("certkv_bound_budget", 40),
         ("certkv_level_plan", 48),
         ("certkv_scales_info", 96),

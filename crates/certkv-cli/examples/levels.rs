@@ -2,9 +2,9 @@
 //! that a certified step reads. Every cache is given the same rows and queries: those of the model over exact attention. `certkv eval --sweep`
 //! has the same with intervals, for one ladder; this one takes any. A step's time is that of its appends and attention, with nothing of the model.
 //!
-//! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...] [BYTES,...]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
+//! `levels [PROMPT] [STEPS] [FIRST] [FORMAT,...] [BYTES,...] [heads]`: bytes of the evaluation text from `FIRST` on, and the levels; 2048, 256, 0 and four levels
 //! of 8, 4, 3 and 2 bits if not given. Those that need a calibration or codebooks have them of prose that is not measured. SmartKV, retention and the bound's budget have as many bytes as each level but the first and the last for all
-//! blocks, which is beside them; or so many bytes a token and layer.
+//! blocks, which is beside them; or so many bytes a token and layer. With `heads` each KV head of a block has a level of its own, and a seal, which counts.
 use certkv::retention::{Gating, Rule};
 use certkv::{
     BoundBudget, Certified, Config, Control, Controlled, Format, Geometry, Level, Measure, Policy, RecordLayout,
@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok((64 + m.kv_heads * layout.bytes) as f64 / 64.0)
     };
     let mut budgets = Vec::new();
-    match arguments.get(4) {
+    let levels_by_head = arguments.get(5).is_some_and(|word| word == "heads");
+    match arguments.get(4).filter(|given| !given.is_empty()) {
         Some(given) => {
             for bytes in given.split(',') {
                 budgets.push((None, bytes.parse::<f64>()?));
@@ -89,7 +90,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 ("the bound's budget", BoundBudget::new(budget).into()),
             ];
             for (control_name, control) in controls {
-                let many = Config { policy, control: Some(control), ..base(&formats).with_levels(levels.clone()) };
+                let base = base(&formats).with_levels(levels.clone());
+                let many = Config { policy, levels_by_head, control: Some(control), ..base };
                 contenders.push(Contender::new(format!("{name} {control_name} within {budget:.0}"), many)?);
             }
         }

@@ -14,6 +14,8 @@ pub struct Contender {
     sequence: SequenceId,
     block: usize,
     controlled: bool,
+    /// KV heads of a layer that have pages and levels of their own, or 1.
+    apart: usize,
     /// Relative error of every head of every step.
     pub errors: Vec<f64>,
     /// Bytes read by decode steps, of KV heads and layers, and how many of those there were.
@@ -30,7 +32,7 @@ pub struct Contender {
     pub spent: Duration,
     /// Time of each call of the controller between them, the first behind the prompt, and what it did.
     pub calls: Vec<(Duration, Controlled)>,
-    /// Level of each block, and the one before, by layer.
+    /// Level of each block, and the one before, by layer, or by layer and KV head.
     levels: Vec<Vec<[usize; 2]>>,
 }
 
@@ -41,15 +43,17 @@ impl Contender {
     /// What the cache refuses.
     pub fn new(name: impl Into<String>, config: Config) -> Result<Self, Error> {
         let (block, controlled) = (config.formats.first().map_or(1, |f| f.block), config.control.is_some());
+        let apart = if config.levels_by_head { config.geometry.kv_heads } else { 1 };
         let cache = Cache::new(config)?;
         let sequence = cache.create()?;
-        let levels = vec![Vec::new(); cache.geometry().layers];
+        let levels = vec![Vec::new(); cache.geometry().layers * apart];
         Ok(Self {
             name: name.into(),
             cache,
             sequence,
             block,
             controlled,
+            apart,
             errors: Vec::new(),
             read: [0; 2],
             stored: Vec::new(),
@@ -62,20 +66,21 @@ impl Contender {
         })
     }
 
-    /// Full blocks, all layers together.
+    /// Full blocks, all layers together, and all heads that have their own.
     fn blocks(&self) -> Result<Vec<(usize, usize)>, Error> {
-        let layers = self.cache.geometry().layers;
+        let places = self.cache.geometry().layers * self.apart;
         let blocks = self.cache.len(self.sequence)? / self.block;
-        Ok((0..layers).flat_map(|layer| (0..blocks).map(move |block| (layer, block))).collect())
+        Ok((0..places).flat_map(|place| (0..blocks).map(move |block| (place, block))).collect())
     }
 
     /// Bytes of codes that a token of a full block has in one layer, all KV heads together.
     fn bytes(&self) -> Result<f64, Error> {
         let (blocks, mut sum) = (self.blocks()?, 0);
-        for (layer, block) in &blocks {
-            sum += self.cache.packed_page(self.sequence, *layer, *block)?.len();
+        for (place, block) in &blocks {
+            let (layer, head) = (place / self.apart, place % self.apart);
+            sum += self.cache.packed_page_of(self.sequence, layer, head, *block)?.len();
         }
-        Ok(sum as f64 / (blocks.len().max(1) * self.block) as f64)
+        Ok((sum * self.apart) as f64 / (blocks.len().max(1) * self.block) as f64)
     }
 
     /// What the controller does after a step, and which levels changed by it.
@@ -86,9 +91,9 @@ impl Contender {
         let start = Instant::now();
         let done = self.cache.control(self.sequence)?;
         self.calls.push((start.elapsed(), done));
-        for (layer, block) in self.blocks()? {
-            let now = self.cache.level(self.sequence, layer, block)?;
-            let known = &mut self.levels[layer];
+        for (place, block) in self.blocks()? {
+            let now = self.cache.level_of(self.sequence, place / self.apart, place % self.apart, block)?;
+            let known = &mut self.levels[place];
             self.held += 1;
             match known.get_mut(block) {
                 None => known.push([now, now]),
