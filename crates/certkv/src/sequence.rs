@@ -56,26 +56,35 @@ pub(crate) struct Terms {
     /// `p_b`, `Delta_b` and `Lambda_b` of codes alone, and the digit term (5.29), `[query head of the group][block]`; infinite bounds where they are not known, and no
     /// digits where values were not read from codes.
     pub(crate) blocks: Vec<[f32; 4]>,
-    /// `||O' - c||` and `||O'||` of each query head of the group.
-    pub(crate) heads: Vec<[f32; 2]>,
-    /// The query's norm as keys of each level of the ladder meet it, `[query head of the group][level]`; empty where all meet it as it is.
-    pub(crate) reach: Vec<f32>,
+    /// Of each query head of the group `||O' - c||` and `||O'||`, and where keys of some level are in a metric of their own the query's norm as those
+    /// of each level of the ladder meet it.
+    heads: Vec<f32>,
 }
 
 impl Terms {
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.heads.clear();
-        self.reach.clear();
     }
 
     /// Room for `blocks` blocks of `heads` query heads, and for what `levels` of unlike metrics ask.
     pub(crate) fn begin(&mut self, blocks: usize, heads: usize, levels: usize) -> Result<(), OutOfMemory> {
         self.clear();
-        reserve_exact(&mut self.reach, heads * levels)?;
         reserve_exact(&mut self.blocks, heads * whole_words(blocks))?;
         self.blocks.resize(heads * blocks, [0.0; 4]);
-        reserve_exact(&mut self.heads, heads)
+        reserve_exact(&mut self.heads, heads * (2 + levels))
+    }
+
+    /// Keeps the next query head's numbers, in the order of the list.
+    pub(crate) fn tell(&mut self, radius: f32, norm: f32, reach: impl Iterator<Item = f32>) {
+        self.heads.extend([radius, norm].into_iter().chain(reach));
+    }
+
+    /// What is kept of a query head of so many: `||O' - c||`, `||O'||`, and norms by level. `None` if it is not of all of them.
+    pub(crate) fn head(&self, head: usize, heads: usize) -> Option<([f32; 2], &[f32])> {
+        let each = self.heads.len().checked_div(heads)?;
+        let (own, reach) = self.heads.get(head * each..(head + 1) * each)?.split_first_chunk()?;
+        (each * heads == self.heads.len()).then_some((*own, reach))
     }
 }
 
@@ -178,9 +187,8 @@ impl HeadMemory {
             .chain(&self.lambda)
             .map(|k| k.capacity() * size_of::<Bound>() + size_of::<Vec<Bound>>())
             .sum();
-        let Terms { blocks, heads, reach } = &self.terms;
-        let terms = blocks.capacity() * size_of::<[f32; 4]>() + heads.capacity() * size_of::<[f32; 2]>();
-        let terms = terms + reach.capacity() * size_of::<f32>();
+        let Terms { blocks, heads } = &self.terms;
+        let terms = blocks.capacity() * size_of::<[f32; 4]>() + heads.capacity() * size_of::<f32>();
         let known = known + self.mass.capacity() * 4 + terms;
         known + self.keys.words().len() * 8 + self.hints.capacity() * size_of::<Hint>() + size_of::<Self>()
     }

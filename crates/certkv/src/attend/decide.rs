@@ -339,11 +339,6 @@ impl HeadCall<'_> {
         let levels = if balanced { self.group.level_count() } else { 0 };
         terms.begin(blocks, heads, levels.into())?;
         for h in 0..heads {
-            for level in (0..levels).rev() {
-                let (key, query) = (self.group.layout_at(level).format.key, &self.queries[h * dim..(h + 1) * dim]);
-                let metric = self.group.key_metric(key, self.layer, self.head);
-                terms.reach.push(metric.unwrap_or(KeyMetric::PLAIN).reach(query) as f32);
-            }
             let scale = HeadScale::of(partial, h, 0.0, 0.0);
             for b in 0..blocks {
                 let Some(m) = masses.get(h, b) else { continue };
@@ -355,7 +350,13 @@ impl HeadCall<'_> {
                 terms.blocks[h * blocks + self.pages.number(b)] = [spread, known[0], known[1], digit];
             }
             let (radius, norm) = distances(&out[h * dim..(h + 1) * dim], self.centre);
-            terms.heads.push([radius, norm as f32]);
+            let query = &self.queries[h * dim..(h + 1) * dim];
+            let reach = (0..levels).rev().map(|level| {
+                let key = self.group.layout_at(level).format.key;
+                let metric = self.group.key_metric(key, self.layer, self.head);
+                metric.unwrap_or(KeyMetric::PLAIN).reach(query) as f32
+            });
+            terms.tell(radius, norm as f32, reach);
         }
         Ok(())
     }

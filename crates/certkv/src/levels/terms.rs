@@ -95,7 +95,8 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
     let of_group = group.kernel.heads();
     let whole = |head: &HeadMemory| {
         let sizes = [head.mass.len(), head.terms.blocks.len()];
-        sizes == [blocks * of_group; 2] && head.terms.heads.len() == of_group && head.mass.iter().all(|m| m.is_finite())
+        let told = head.terms.head(0, of_group).is_some();
+        sizes == [blocks * of_group; 2] && told && head.mass.iter().all(|m| m.is_finite())
     };
     let probes = &state.control.get(group.strand(group.first))?.probes;
     // By level of the ladder, which ascends: whether its values are codes, which weights multiply.
@@ -109,9 +110,9 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
         found.shrink.reserve_exact(cells);
         for (kv_head, memory) in heads.iter().enumerate() {
             for h in 0..of_group {
-                let [radius, norm] = memory.terms.heads[h].map(f64::from);
+                let Some((own, reach)) = memory.terms.head(h, of_group) else { continue };
+                let [radius, norm] = own.map(f64::from);
                 let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
-                let reach = memory.terms.reach.chunks_exact(probes.levels().max(1)).nth(h).unwrap_or(&[]);
                 let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm, reach };
                 add(&mut found, &seen, (probes, kv_head), levels, reading, &coded);
             }
