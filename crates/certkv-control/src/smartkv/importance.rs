@@ -84,9 +84,8 @@ impl Importance {
         length("attention", attention.len(), heads * n)?;
         finite("attention", attention)?;
         self.items.resize(n, Item { importance: 0.0, left: 1.0, born: step, last: 0.0 });
-        for (i, item) in self.items.iter_mut().enumerate() {
-            let mean = (0..heads).map(|h| attention[h * n + i]).sum::<f64>() / heads as f64;
-            item.importance = rule.keep * item.importance + (1.0 - rule.keep) * mean;
+        for item in &mut self.items {
+            item.importance *= rule.keep;
             item.left *= rule.keep;
             item.last = 0.0;
         }
@@ -94,9 +93,13 @@ impl Importance {
             *head = rule.keep_head * *head + (1.0 - rule.keep_head) * row.iter().map(|a| a * a).sum::<f64>();
         }
         let mean = self.heads.iter().sum::<f64>() / heads as f64 + LEAST_MEAN;
+        // A head's part of the mean of its row, and of what an item gets of it.
+        let share = (1.0 - rule.keep) / heads as f64;
         for (head, row) in self.heads.iter().zip(attention.chunks_exact(n.max(1))) {
+            let weight = head / mean / heads as f64;
             for (item, a) in self.items.iter_mut().zip(row) {
-                item.last += head / mean * a / heads as f64;
+                item.importance += share * a;
+                item.last += weight * a;
             }
         }
         Ok(())
