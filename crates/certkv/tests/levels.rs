@@ -206,6 +206,16 @@ fn the_plan_knows_every_level() {
         (64 + 2 * layout.bytes).next_multiple_of(64)
     };
     assert_eq!(more.of(Class::Packed) - some.of(Class::Packed), 2 * LADDERS[0].iter().map(page).sum::<usize>());
+    // Of heads apart, a page of each head.
+    let apart = |tokens| Config { levels_by_head: true, ..config(tokens) }.plan().unwrap();
+    let page = |f: &&str| {
+        let layout = certkv::RecordLayout::new(&geometry(), f.parse().unwrap()).unwrap();
+        (64 + layout.bytes).next_multiple_of(64)
+    };
+    let more = apart(704).of(Class::Packed) - apart(640).of(Class::Packed);
+    assert_eq!(more, 4 * LADDERS[0].iter().map(page).sum::<usize>());
+    let cache = Cache::new(Config { levels_by_head: true, ..config(640) }).unwrap();
+    assert_eq!(cache.reserved_for(Class::Packed), apart(640).of(Class::Packed));
     let requests = certkv::Requests { count: 2, tokens: 640, scratch: 0.0 };
     let answer = certkv::Plan::for_requests(&config(640), requests).unwrap();
     let twice = answer.plan.of(Class::Packed) as f64 / some.of(Class::Packed) as f64;

@@ -229,6 +229,29 @@ fn keys_of_one_width_stand_beside_those_of_several() {
     assert_eq!(fake.violations(), 0);
 }
 
+/// Layers of two tiers are told of the directions of theirs.
+#[test]
+fn keys_of_one_tier_stand_beside_those_of_another() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let gpu = Gpu::open(0).expect("the fake");
+    let per_head = DIM << Tier::B3.bits();
+    kernels::begin(DIRECTED);
+    kernels::watch_metrics(per_head);
+    let formats = [DIRECTED, "s3-v4g32-b16"].map(|f| f.parse().expect("a format")).to_vec();
+    let books = [Tier::B3, Tier::B1].map(|tier| codebooks(5, 0, tier));
+    let lacking = GpuConfig { formats, ..config(PLAIN) }.with_codebooks(Arc::clone(&books[0]));
+    let refused = GpuCache::new(&gpu, compiler, lacking.clone()).map(drop);
+    assert!(matches!(refused, Err(Error::Config { field: "codebooks", why }) if why.contains("s1 needs b1")));
+    let mut cache = GpuCache::new(&gpu, compiler, lacking.with_codebooks(Arc::clone(&books[1]))).expect("a cache");
+    lived(&mut cache, Policy::Packed);
+    let told = kernels::watched_metrics();
+    let own = [words(&books[1], 0)[..KV_HEADS * per_head].to_vec(), words(&books[0], 1)];
+    let said: Vec<&[u32]> = told.iter().filter(|told| told.0 == "close").map(|told| &told.1[..]).collect();
+    assert!(said.len() >= 2 && said.iter().zip(own.iter().cycle()).all(|(said, want)| said == want));
+    assert_eq!(fake.violations(), 0);
+}
+
 #[test]
 fn codes_are_read_under_their_calibration_alone() {
     let (fake, compiler, _turn) = alone();
