@@ -1,48 +1,96 @@
 //! Run-time checks, math.md section 7: ranking, boundary, canary and how often to look.
 //!
 //! A check that meets NaN, unequal lengths or too few blocks fails; none of them panics.
-use crate::order::descending;
+use crate::order::descending_into;
+use certkv_core::{OutOfMemory, reserve_total};
+
+/// Work lists of the checks of an order, kept from call to call; of no meaning between two of them.
+#[derive(Debug, Clone, Default)]
+pub struct Ranking {
+    order: Vec<usize>,
+    other: Vec<usize>,
+    middle: Vec<f64>,
+    highest_later: Vec<f64>,
+}
+
+impl Ranking {
+    /// Asks for the memory of checks of so many blocks, which then ask for none.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
+        for list in [&mut self.order, &mut self.other] {
+            list.clear();
+            reserve_total(list, blocks)?;
+        }
+        for list in [&mut self.middle, &mut self.highest_later] {
+            list.clear();
+            reserve_total(list, blocks + 1)?;
+        }
+        Ok(())
+    }
+
+    /// As [`rank_consistent`].
+    pub fn is_consistent(&mut self, exact: &[f64], code: &[f64], r: usize) -> bool {
+        if exact.len() < r || exact.len() != code.len() {
+            return false;
+        }
+        let sorted = descending_into(exact, &mut self.order).and(descending_into(code, &mut self.other));
+        sorted.is_ok() && self.order[..r] == self.other[..r]
+    }
+
+    /// As [`boundary_ok`].
+    pub fn is_bounded(&mut self, exact: &[f64], tail_code: &[f64], tail_delta: &[f64], r: usize, zeta: f64) -> bool {
+        if tail_code.is_empty() {
+            return true;
+        }
+        if r == 0 || exact.len() < r || tail_code.len() != tail_delta.len() {
+            return false;
+        }
+        if descending_into(exact, &mut self.order).is_err() {
+            return false;
+        }
+        let threshold = exact[self.order[r - 1]];
+        tail_code.iter().zip(tail_delta).all(|(l, d)| l + d + zeta < threshold)
+    }
+
+    /// As [`top_r_certified`].
+    pub fn is_certified(&mut self, low: &[f64], high: &[f64], r: usize) -> bool {
+        if low.len() != high.len() || low.len() < r || !low.iter().zip(high).all(|(a, b)| a <= b) {
+            return false;
+        }
+        let Self { order, middle, highest_later, .. } = self;
+        // A fully masked block is [-inf, -inf]: its midpoint is -inf, not NaN.
+        middle.clear();
+        middle.extend(low.iter().zip(high).map(|(a, b)| 0.5 * a + 0.5 * b));
+        if descending_into(middle, order).is_err() {
+            return false;
+        }
+        highest_later.clear();
+        highest_later.resize(order.len() + 1, f64::NEG_INFINITY);
+        for (j, &b) in order.iter().enumerate().rev() {
+            highest_later[j] = highest_later[j + 1].max(high[b]);
+        }
+        (0..r).all(|j| j + 1 == order.len() || low[order[j]] > highest_later[j + 1])
+    }
+}
 
 /// Ranking consistency (7.1): the `r` largest promoted blocks, in order, agree under exact and code log-masses. False if
 /// fewer than `r` are promoted. An alarm only: a disagreement inside `F` has no effect on the output.
 pub fn rank_consistent(exact: &[f64], code: &[f64], r: usize) -> bool {
-    if exact.len() < r || exact.len() != code.len() {
-        return false;
-    }
-    match (descending(exact), descending(code)) {
-        (Ok(a), Ok(b)) => a[..r] == b[..r],
-        _ => false,
-    }
+    Ranking::default().is_consistent(exact, code, r)
 }
 
 /// Boundary check (7.2): no tail block's upper log-mass `l'_b + Delta_b + zeta` reaches the `r`-th largest exact log-mass
 /// of the promoted blocks. True if there is no tail, otherwise false if fewer than `r >= 1` blocks are promoted.
 pub fn boundary_ok(exact: &[f64], tail_code: &[f64], tail_delta: &[f64], r: usize, zeta: f64) -> bool {
-    if tail_code.is_empty() {
-        return true;
-    }
-    if r == 0 || exact.len() < r || tail_code.len() != tail_delta.len() {
-        return false;
-    }
-    let Ok(order) = descending(exact) else { return false };
-    let threshold = exact[order[r - 1]];
-    tail_code.iter().zip(tail_delta).all(|(l, d)| l + d + zeta < threshold)
+    Ranking::default().is_bounded(exact, tail_code, tail_delta, r, zeta)
 }
 
 /// Certified top `r` (7.3): with true log-masses in `[low, high]`, the `r` largest midpoints are the `r` largest true
 /// log-masses, in that order. The default ranking condition.
 pub fn top_r_certified(low: &[f64], high: &[f64], r: usize) -> bool {
-    if low.len() != high.len() || low.len() < r || !low.iter().zip(high).all(|(a, b)| a <= b) {
-        return false;
-    }
-    // A fully masked block is [-inf, -inf]: its midpoint is -inf, not NaN.
-    let middle: Vec<f64> = low.iter().zip(high).map(|(a, b)| 0.5 * a + 0.5 * b).collect();
-    let Ok(order) = descending(&middle) else { return false };
-    let mut highest_later = vec![f64::NEG_INFINITY; order.len() + 1];
-    for (j, &b) in order.iter().enumerate().rev() {
-        highest_later[j] = highest_later[j + 1].max(high[b]);
-    }
-    (0..r).all(|j| j + 1 == order.len() || low[order[j]] > highest_later[j + 1])
+    Ranking::default().is_certified(low, high, r)
 }
 
 /// Canary (7.4): every token of a promoted block has `|z(exact) - z(code)| <= Delta_b + zeta_b`, and is masked in both or
@@ -76,6 +124,7 @@ pub fn miss_probability(corrupt_fraction: f64, steps: u64, looked_at: usize) -> 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::order::descending;
 
     /// Numbers for the unit tests of this crate.
     pub(crate) struct Lcg(pub(crate) u64);

@@ -13,12 +13,23 @@ pub fn by_descending(values: &[f64], i: usize, j: usize) -> Ordering {
 /// # Errors
 /// [`BoundError::NotFinite`] names the first NaN: an order over NaN means nothing. Infinities are ordered.
 pub fn descending(values: &[f64]) -> Result<Vec<usize>, BoundError> {
+    let mut order = Vec::new();
+    descending_into(values, &mut order)?;
+    Ok(order)
+}
+
+/// The same in a list of the caller's, which is overwritten: with room for them it asks for no memory.
+///
+/// # Errors
+/// As [`descending`].
+pub fn descending_into(values: &[f64], order: &mut Vec<usize>) -> Result<(), BoundError> {
+    order.clear();
     if let Some(index) = values.iter().position(|x| x.is_nan()) {
         return Err(BoundError::NotFinite { what: "values", index });
     }
-    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.extend(0..values.len());
     order.sort_unstable_by(|&i, &j| by_descending(values, i, j));
-    Ok(order)
+    Ok(())
 }
 
 #[cfg(test)]

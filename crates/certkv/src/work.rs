@@ -1,8 +1,9 @@
 //! Buffers of a step, kept by the cache from step to step, so that decoding does not allocate once it is warm.
 use crate::append::RowBuffer;
+use crate::attend::log_mass::Leaders;
 use crate::attend::pages::Pages;
 use crate::attend::promoted::{Resident, Wanted};
-use crate::attend::published::Phase1;
+use crate::attend::published::Published;
 use crate::attend::rows::Rows;
 use crate::attend::sets::Sets;
 use crate::levels::encoders;
@@ -108,8 +109,10 @@ pub(crate) struct HeadWork {
     pub(crate) failure: Option<Error>,
     /// Absolute tolerance per query head, for the guess.
     pub(crate) tolerances: Vec<f64>,
-    /// First-phase numbers of the published policy, per query head.
-    pub(crate) phase1: Vec<Phase1>,
+    /// Of a ranking condition.
+    pub(crate) leaders: Leaders,
+    /// Of the published policy.
+    pub(crate) published: Published,
 }
 
 impl Workspace {
@@ -191,6 +194,13 @@ impl HeadWork {
         reserve_total(&mut self.left, heads)
     }
 
+    /// As [`HeadWork::reserve`], of what the published policy does besides.
+    pub(crate) fn reserve_published(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
+        reserve_total(&mut self.touched, blocks)?;
+        reserve_total(&mut self.picks, blocks)?;
+        self.published.reserve(self.certificates.len(), blocks)
+    }
+
     fn new(cache: &Cache) -> Self {
         let (group, dim) = (cache.geometry().group(), cache.geometry().head_dim);
         let kernel = &cache.groups[0].kernel;
@@ -235,7 +245,8 @@ impl HeadWork {
             },
             failure: None,
             tolerances: Vec::new(),
-            phase1: Vec::new(),
+            leaders: Leaders::default(),
+            published: Published::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 use certkv::{
     Cache, Certified, Chunk, Config, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret,
-    PublishedPrefix, SaveScope, Scrub, SequenceId, Stop,
+    PublishedPrefix, SaveScope, Scrub, Seed000, SequenceId, Stop,
 };
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
@@ -288,6 +288,8 @@ fn steps_without_memory_change_nothing() {
         ("k8-v4g32-b16", certified(0.0)),
         ("tq4-tq4-b64/k8-v4g32-b16/f16-v8g64-b64", certified(0.0)),
         ("tq3-tq3-b32", Policy::Packed),
+        ("t4-v4g32-b16", Policy::Certified(Certified { rank: Some(3), ..Certified::default() })),
+        ("k8-v4g32-b16", Policy::Seed000(Seed000::default())),
     ];
     // All of them where they run fast.
     let lives = if cfg!(debug_assertions) { &lives[..2] } else { &lives };

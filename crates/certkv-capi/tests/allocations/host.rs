@@ -69,7 +69,7 @@ impl Host {
             records,
             tensors,
             draft,
-            packed: config.policy == CERTKV_POLICY_PACKED,
+            packed: [CERTKV_POLICY_PACKED, CERTKV_POLICY_SEED000].contains(&config.policy),
             turn: 0,
             rungs: [0; 6],
         }
@@ -176,6 +176,8 @@ fn a_steady_step_asks_for_nothing() {
         ("repairs to almost all", false, &[1, 5][..], certkv_config { tolerance: 0.0005, ..plain }),
         ("dense", false, &[4][..], certkv_config { policy: CERTKV_POLICY_DENSE, ..plain }),
         ("packed", false, &[0][..], certkv_config { policy: CERTKV_POLICY_PACKED, ..plain }),
+        ("published", false, &[3][..], certkv_config { policy: CERTKV_POLICY_SEED000, ..plain }),
+        ("levels of heads", false, &[0, 5][..], certkv_config { levels_by_head: 1, ..levels }),
         (
             "residual planes",
             false,

@@ -5,7 +5,7 @@
 //! other promoted keys besides; each block's values once, from codes, from the originals, or not at all. A repair reads
 //! the promoted blocks once more.
 use crate::attend::items;
-use crate::attend::log_mass::{ends, log_mass};
+use crate::attend::log_mass::log_mass;
 use crate::attend::pages::{Pages, Run, View};
 use crate::attend::promoted::Resident;
 use crate::attend::rows::Rows;
@@ -211,10 +211,12 @@ impl HeadCall<'_> {
     }
 
     /// The certified top `r` of (7.3): the leading blocks, in order, are those that the masses say.
-    fn leaders_certified(&self, work: &HeadWork, h: usize, r: usize) -> bool {
+    fn leaders_certified(&self, work: &mut HeadWork, h: usize, r: usize) -> bool {
+        let mut leaders = core::mem::take(&mut work.leaders);
         let spread = |b| work.masses.get(h, b).map(|m| (log_mass(work, h, b), f64::from(m.delta + m.zeta)));
-        let [low, high] = ends(&(0..self.blocks).filter_map(spread).collect::<Vec<_>>());
-        self.blocks < r || certkv_bound::checks::top_r_certified(&low, &high, r)
+        let certain = self.blocks < r || leaders.are_certain((0..self.blocks).filter_map(spread), r);
+        work.leaders = leaders;
+        certain
     }
 
     /// Decides for every head whether it is done (8.1), and picks the items to promote for those that are not (6.8).
@@ -231,12 +233,13 @@ impl HeadCall<'_> {
             if work.dense[h] || c.status != Status::Uncertified {
                 continue;
             }
+            let rank_ok = policy.rank.is_none_or(|r| self.leaders_certified(work, h, r));
             let situation = Situation {
                 bound: c.quantisation(),
                 e_key: c.e_key,
                 e_val: c.e_val,
                 tol: c.tol,
-                rank_ok: policy.rank.is_none_or(|r| self.leaders_certified(work, h, r)),
+                rank_ok,
                 integrity_ok: true,
                 tier_ok: true,
                 promoted_keys: work.sets.keys.len(),

@@ -1,5 +1,7 @@
 //! Logarithms of blocks' masses, and what single precision knows of them.
 use crate::work::HeadWork;
+use certkv_bound::checks::Ranking;
+use certkv_core::{OutOfMemory, reserve_total};
 
 /// Nats below the largest mass from which a block's can be lost: what is left of 2^-126 when its tokens, 2^6 at most, and weights of 2^12 are taken off.
 const LEAST_MASS: f64 = 74.0;
@@ -20,21 +22,44 @@ pub(super) fn at_least(log: f64, least: f64) -> f64 {
     if log < least { least } else { log }
 }
 
-/// Lower and upper ends of the true log-masses, (5.20), of `(log-mass from codes, Delta + zeta)` for every block.
-pub(super) fn ends(blocks: &[(f64, f64)]) -> [Vec<f64>; 2] {
-    let least = least_known(blocks.iter().map(|(log, _)| *log));
-    let low = |(log, spread): &(f64, f64)| if *log < least { f64::NEG_INFINITY } else { log - spread };
-    [blocks.iter().map(low).collect(), blocks.iter().map(|(log, spread)| at_least(*log, least) + spread).collect()]
+/// Whether the leading blocks are certain, with the lists that it takes to see.
+#[derive(Debug, Default)]
+pub(crate) struct Leaders {
+    low: Vec<f64>,
+    high: Vec<f64>,
+    ranking: Ranking,
+}
+
+impl Leaders {
+    /// Asks for the memory of so many blocks.
+    pub(crate) fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
+        for list in [&mut self.low, &mut self.high] {
+            list.clear();
+            reserve_total(list, blocks)?;
+        }
+        self.ranking.reserve(blocks)
+    }
+
+    /// Whether the leading `r` of some blocks are those that their masses say (7.3), of `(log-mass from codes, Delta + zeta)` for every block.
+    pub(super) fn are_certain(&mut self, blocks: impl Iterator<Item = (f64, f64)> + Clone, r: usize) -> bool {
+        let least = least_known(blocks.clone().map(|(log, _)| log));
+        self.low.clear();
+        self.high.clear();
+        // Lower and upper ends of the true log-masses (5.20).
+        for (log, spread) in blocks {
+            self.low.push(if log < least { f64::NEG_INFINITY } else { log - spread });
+            self.high.push(at_least(log, least) + spread);
+        }
+        self.ranking.is_certified(&self.low, &self.high, r)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use certkv_bound::checks::top_r_certified;
 
     fn certified(blocks: &[(f64, f64)], r: usize) -> bool {
-        let [low, high] = ends(blocks);
-        top_r_certified(&low, &high, r)
+        Leaders::default().are_certain(blocks.iter().copied(), r)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 pub(crate) mod certified;
 pub(crate) mod decide;
 mod dense;
-mod log_mass;
+pub(crate) mod log_mass;
 pub(crate) mod pages;
 mod prefill;
 pub(crate) mod promoted;
@@ -141,6 +141,12 @@ fn decode(
         if let Policy::Certified(p) = policy {
             w.reserve_certified(&group.kernel, &group.layout, blocks, p.row_share)?;
             (1..group.level_count()).try_for_each(|level| w.scores.reserve(group.kernel_at(level), blocks))?;
+            if p.rank.is_some() {
+                w.leaders.reserve(blocks)?;
+            }
+        }
+        if let Policy::Seed000(_) = policy {
+            w.reserve_published(blocks)?;
         }
     }
     for (w, m) in heads.iter_mut().zip(memory.iter_mut()) {

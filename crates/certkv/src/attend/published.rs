@@ -11,17 +11,17 @@ use crate::attend::pages::Pages;
 use crate::attend::terms::HeadScale;
 use crate::spill::Turn;
 use crate::work::HeadWork;
-use certkv_bound::checks::{boundary_ok, rank_consistent};
+use certkv_bound::checks::Ranking;
 use certkv_bound::published::{PublishedBound, published_value_term};
 use certkv_bound::{BytesRead, Cause, Rung};
 use certkv_control::BitSet;
 use certkv_control::policy::Seed000;
 use certkv_control::seed000::{promote_keys, promote_values};
-use certkv_core::ErrorSummary;
+use certkv_core::{ErrorSummary, OutOfMemory, reserve_total};
 
 /// First-phase numbers of one query head.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Phase1 {
+struct Phase1 {
     /// Normalised block masses from codes.
     masses: Vec<f64>,
     /// Block log-masses from codes.
@@ -31,7 +31,66 @@ pub(crate) struct Phase1 {
     /// Keys promoted for this head (the pass promotes the union over the group).
     keys: Vec<u32>,
     delta_max: f64,
-    expanded: bool,
+}
+
+/// What a step under this policy works in, kept from step to step.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// Per query head.
+    phase1: Vec<Phase1>,
+    /// Bytes of the first pass, and why heads promoted what they did.
+    first: Vec<(BytesRead, Rung, Cause)>,
+    /// Sides that were exact before the first phase, then those that are promoted.
+    exact: BitSet,
+    keys: BitSet,
+    values: BitSet,
+    wanted: Vec<u32>,
+    summaries: Vec<ErrorSummary>,
+    /// By block: `eta_b` of what is read from codes, and normalised masses of the second pass.
+    etas: Vec<f64>,
+    achieved: Vec<f64>,
+    /// Promoted blocks and those that are not, with their log-masses from originals, codes, and at most.
+    promoted: Vec<usize>,
+    rest: Vec<usize>,
+    exact_logs: Vec<f64>,
+    code_logs: Vec<f64>,
+    upper: Vec<f64>,
+    widths: Vec<f64>,
+    ranking: Ranking,
+}
+
+impl Published {
+    /// Asks for the memory of a step over so many blocks.
+    pub(crate) fn reserve(&mut self, heads: usize, blocks: usize) -> Result<(), OutOfMemory> {
+        reserve_total(&mut self.phase1, heads)?;
+        self.phase1.resize_with(heads, Phase1::default);
+        reserve_total(&mut self.first, heads)?;
+        for p in &mut self.phase1 {
+            for list in [&mut p.masses, &mut p.logs, &mut p.deltas] {
+                reserve_total(list, blocks)?;
+            }
+            reserve_total(&mut p.keys, blocks)?;
+        }
+        for set in [&mut self.exact, &mut self.keys, &mut self.values] {
+            set.reserve(blocks)?;
+        }
+        reserve_total(&mut self.wanted, blocks)?;
+        reserve_total(&mut self.summaries, blocks)?;
+        for list in [&mut self.promoted, &mut self.rest] {
+            reserve_total(list, blocks)?;
+        }
+        let Self { etas, achieved, exact_logs, code_logs, upper, widths, .. } = self;
+        for list in [etas, achieved, exact_logs, code_logs, upper, widths] {
+            reserve_total(list, blocks)?;
+        }
+        self.ranking.reserve(blocks)
+    }
+}
+
+/// Fills a list anew.
+fn fill<T>(list: &mut Vec<T>, with: impl IntoIterator<Item = T>) {
+    list.clear();
+    list.extend(with);
 }
 
 impl Decode<'_> {
@@ -63,33 +122,33 @@ impl Decode<'_> {
 impl HeadCall<'_> {
     /// After phase 1: the promoted sets, by the paper's thresholds.
     fn select(&self, policy: &Seed000, w: &mut HeadWork) -> Result<(), Error> {
-        let heads = w.certificates.len();
-        w.phase1.resize_with(heads, Phase1::default);
-        let exact = w.sets.keys.clone();
-        let mut keys = exact.clone();
-        let mut values = w.sets.values.clone();
-        let etas: Vec<f64> = (0..self.blocks).map(|b| f64::from(self.summary(b).eta)).collect();
-        for h in 0..heads {
+        let mut work = core::mem::take(&mut w.published);
+        let selected = self.select_in(policy, w, &mut work);
+        w.published = work;
+        selected
+    }
+
+    fn select_in(&self, policy: &Seed000, w: &mut HeadWork, work: &mut Published) -> Result<(), Error> {
+        let Published { phase1, exact, keys, values, etas, wanted, .. } = work;
+        exact.copy_from(&w.sets.keys);
+        keys.copy_from(&w.sets.keys);
+        values.copy_from(&w.sets.values);
+        fill(etas, (0..self.blocks).map(|b| f64::from(self.summary(b).eta)));
+        for (h, p) in phase1.iter_mut().enumerate() {
             let scale = HeadScale::of(&w.partial, h, 0.0, 0.0);
-            let mut p = core::mem::take(&mut w.phase1[h]);
-            p.masses.clear();
-            p.logs.clear();
-            p.deltas.clear();
-            for b in 0..self.blocks {
-                let mass = w.masses.get(h, b);
-                p.masses.push(mass.map_or(0.0, |m| scale.masses(&m).0));
-                p.deltas.push(mass.map_or(0.0, |m| f64::from(m.delta + m.zeta)));
-                p.logs.push(log_mass(w, h, b));
-            }
+            let mass = |b| w.masses.get(h, b);
+            let blocks = 0..self.blocks;
+            fill(&mut p.masses, blocks.clone().map(|b| mass(b).map_or(0.0, |m| scale.masses(&m).0)));
+            fill(&mut p.deltas, blocks.clone().map(|b| mass(b).map_or(0.0, |m| f64::from(m.delta + m.zeta))));
+            fill(&mut p.logs, blocks.map(|b| log_mass(w, h, b)));
             p.delta_max = p.deltas.iter().copied().fold(0.0, f64::max);
-            p.expanded = promote_keys(policy, &p.masses, p.delta_max, &exact, &mut p.keys)?;
-            let mut wanted = Vec::new();
-            promote_values(policy, &p.masses, &etas, &values, &mut wanted);
+            let expanded = promote_keys(policy, &p.masses, p.delta_max, exact, &mut p.keys)?;
+            promote_values(policy, &p.masses, etas, values, wanted);
             for &b in &p.keys {
                 keys.insert(b as usize);
             }
             let c = &mut w.certificates[h];
-            if p.expanded {
+            if expanded {
                 (c.rung, c.cause) = (Rung::MoreKeys, Cause::KeyError);
             }
             if !wanted.is_empty() {
@@ -98,9 +157,9 @@ impl HeadCall<'_> {
             wanted.iter().for_each(|&b| {
                 values.insert(b as usize);
             });
-            w.phase1[h] = p;
         }
-        (w.sets.keys, w.sets.values) = (keys, values);
+        w.sets.keys.copy_from(keys);
+        w.sets.values.copy_from(values);
         Ok(())
     }
 
@@ -112,54 +171,58 @@ impl HeadCall<'_> {
 
     /// Phase 2 with the chosen sets, Eq. 15, and the checks that send a head to rung 3.
     fn attend_mixed(&self, policy: &Seed000, w: &mut HeadWork) -> Result<(), Error> {
-        let first: Vec<BytesRead> = w.certificates.iter().map(|c| c.bytes).collect();
+        let mut work = core::mem::take(&mut w.published);
+        let attended = self.attend_in(policy, w, &mut work);
+        w.published = work;
+        attended
+    }
+
+    fn attend_in(&self, policy: &Seed000, w: &mut HeadWork, work: &mut Published) -> Result<(), Error> {
+        let Published { phase1, first, summaries, etas, achieved, promoted, rest, .. } = work;
+        let Published { exact_logs: exact, code_logs: coded, upper, widths, ranking, .. } = work;
+        fill(first, w.certificates.iter().map(|c| (c.bytes, c.rung, c.cause)));
         self.pass(w)?;
-        let rungs: Vec<_> = w.certificates.iter().map(|c| (c.rung, c.cause)).collect();
         self.certify(w)?;
         self.count_pass(w);
-        let summaries: Vec<ErrorSummary> = (0..self.blocks).map(|b| self.summary(b)).collect();
-        let etas = |values: &BitSet| -> Vec<f64> {
-            let eta = |b: usize| if values.contains(b) { 0.0 } else { f64::from(summaries[b].eta) };
-            (0..self.blocks).map(eta).collect()
-        };
-        let etas = etas(&w.sets.values);
+        fill(summaries, (0..self.blocks).map(|b| self.summary(b)));
+        let eta = |b: usize| if w.sets.values.contains(b) { 0.0 } else { f64::from(summaries[b].eta) };
+        fill(etas, (0..self.blocks).map(eta));
         let value_max = summaries.iter().map(|s| f64::from(s.value_norm)).fold(0.0, f64::max);
-        for h in 0..w.certificates.len() {
+        fill(promoted, w.sets.keys.iter());
+        fill(rest, (0..self.blocks).filter(|b| !w.sets.keys.contains(*b)));
+        for (h, p) in phase1.iter().enumerate() {
             let scale = HeadScale::of(&w.partial, h, 0.0, 0.0);
-            let p = &w.phase1[h];
-            let achieved: Vec<f64> =
-                (0..self.blocks).map(|b| w.masses.get(h, b).map_or(0.0, |m| scale.masses(&m).0)).collect();
-            let tail = |b: &usize| !w.sets.keys.contains(*b);
-            let e_val = published_value_term(&achieved, &etas);
+            fill(achieved, (0..self.blocks).map(|b| w.masses.get(h, b).map_or(0.0, |m| scale.masses(&m).0)));
+            let e_val = published_value_term(achieved, etas);
             let bound = PublishedBound {
-                tail_mass: (0..self.blocks).filter(tail).map(|b| p.masses[b]).sum(),
+                tail_mass: rest.iter().map(|&b| p.masses[b]).sum(),
                 delta_max: p.delta_max,
                 value_max,
                 e_val,
                 inflation: policy.inflation,
             };
-            let promoted: Vec<usize> = w.sets.keys.iter().collect();
-            let exact: Vec<f64> = promoted.iter().map(|&b| log_mass(w, h, b)).collect();
-            let coded: Vec<f64> = promoted.iter().map(|&b| p.logs[b]).collect();
-            let rest: Vec<usize> = (0..self.blocks).filter(tail).collect();
+            fill(exact, promoted.iter().map(|&b| log_mass(w, h, b)));
+            fill(coded, promoted.iter().map(|&b| p.logs[b]));
             // Of masses so far below the largest no more is said than that.
             let tails = rest.iter().map(|&b| p.logs[b]);
-            let least = least_known(exact.iter().chain(&coded).copied().chain(tails.clone()));
-            let upper: Vec<f64> = tails.map(|log| at_least(log, least)).collect();
-            let widths: Vec<f64> = rest.iter().map(|&b| p.deltas[b]).collect();
+            let least = least_known(exact.iter().chain(coded.iter()).copied().chain(tails.clone()));
+            fill(upper, tails.map(|log| at_least(log, least)));
+            fill(widths, rest.iter().map(|&b| p.deltas[b]));
             let r = policy.rank.min(promoted.len());
             let ranked = policy.rank == 0
-                || (rank_consistent(&exact, &coded, r) && boundary_ok(&exact, &upper, &widths, r, policy.eps_guard));
-            let corrupt = promoted.iter().zip(exact.iter().zip(&coded)).find(|(b, (e, c))| {
+                || (ranking.is_consistent(exact, coded, r)
+                    && ranking.is_bounded(exact, upper, widths, r, policy.eps_guard));
+            let corrupt = promoted.iter().zip(exact.iter().zip(coded.iter())).find(|(b, (e, c))| {
                 let beyond = !((at_least(**e, least) - at_least(**c, least)).abs() <= p.deltas[**b] + policy.eps_guard);
                 beyond && p.deltas[**b] > 0.0
             });
             let found = corrupt.map(|(b, _)| *b);
             let c = &mut w.certificates[h];
-            (c.rung, c.cause) = rungs[h];
+            let (bytes, rung, cause) = &first[h];
+            (c.rung, c.cause) = (*rung, *cause);
             (c.e_key, c.e_val, c.cap) = (bound.e_key(), e_val, f64::INFINITY);
-            c.bytes.packed += first[h].packed;
-            c.bytes.host += first[h].host;
+            c.bytes.packed += bytes.packed;
+            c.bytes.host += bytes.host;
             c.keep_candidate();
             if !ranked {
                 c.cause = Cause::Ranking;
