@@ -56,7 +56,8 @@ fn recorded_is_refused(gpu: &Gpu, cache: &mut GpuCache, world: &mut World, longe
     let shortest = (0..world.held.len()).min_by_key(|at| world.held[*at].len);
     for _ in 0..4 {
         for at in 0..world.held.len() {
-            if recorded_step_is_refused(gpu, cache, world, at)? {
+            // One that is as long as any may be has no step more.
+            if world.held[at].len < longest && recorded_step_is_refused(gpu, cache, world, at)? {
                 return Ok(true);
             }
         }
