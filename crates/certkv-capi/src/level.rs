@@ -48,6 +48,22 @@ fn numbers(layer: u32, block: u64, level: u32) -> (usize, usize, usize) {
     (layer as usize, usize::try_from(block).unwrap_or(usize::MAX), level as usize)
 }
 
+/// Fills `*level` with what a cache on the host finds.
+///
+/// # Safety
+/// `level` is NULL, misaligned, or a variable of this type.
+unsafe fn tell(
+    cache: *const certkv_cache,
+    level: *mut u32,
+    find: impl FnOnce(&certkv::Cache) -> Result<usize, certkv::Error>,
+) -> Result<(), Failure> {
+    argument::aligned(level, "level")?;
+    let found = cache::with(cache, |held| Ok(find(held.engine.on_host("levels")?)?))?;
+    // SAFETY: not NULL and aligned; the caller gives a variable of this type.
+    unsafe { level.write(found as u32) };
+    Ok(())
+}
+
 /// Which of `config->levels` full block number `block` of a sequence has in `layer`; `*level` is filled, with 0 where the cache has no levels.
 ///
 /// Threads: any, at any time.
@@ -63,16 +79,9 @@ pub unsafe extern "C" fn certkv_sequence_level(
     block: u64,
     level: *mut u32,
 ) -> certkv_status {
-    guard(|| {
-        argument::aligned(level, "level")?;
-        let found = cache::with(cache, |held| {
-            let (layer, block, _) = numbers(layer, block, 0);
-            Ok(held.engine.on_host("levels")?.level(id(sequence), layer, block)?)
-        })?;
-        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
-        unsafe { level.write(found as u32) };
-        Ok(())
-    })
+    let (layer, block, _) = numbers(layer, block, 0);
+    // SAFETY: by the caller's promise.
+    guard(|| unsafe { tell(cache, level, |on| on.level(id(sequence), layer, block)) })
 }
 
 /// Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
@@ -114,16 +123,9 @@ pub unsafe extern "C" fn certkv_sequence_head_level(
     block: u64,
     level: *mut u32,
 ) -> certkv_status {
-    guard(|| {
-        argument::aligned(level, "level")?;
-        let found = cache::with(cache, |held| {
-            let (layer, block, head) = numbers(layer, block, kv_head);
-            Ok(held.engine.on_host("levels")?.level_of(id(sequence), layer, head, block)?)
-        })?;
-        // SAFETY: not NULL and aligned; the caller gives a variable of this type.
-        unsafe { level.write(found as u32) };
-        Ok(())
-    })
+    let (layer, block, head) = numbers(layer, block, kv_head);
+    // SAFETY: by the caller's promise.
+    guard(|| unsafe { tell(cache, level, |on| on.level_of(id(sequence), layer, head, block)) })
 }
 
 /// As certkv_sequence_change_level of one KV head, by its number in the model: of that head alone where `config->levels_by_head` is 1, and of the whole

@@ -3,14 +3,14 @@
 mod common;
 
 use certkv::bound_budget::BoundRule;
-use certkv::retention::{Budgets, Controller, Layer, Rule, Told};
+use certkv::retention::{Budgets, Rule};
 use certkv::{
     BoundBudget, Cache, Chunk, Class, Config, Control, ControlEntry, Error, Geometry, Policy, Retention, SaveScope,
     SequenceId, SmartKv, smartkv,
 };
 use certkv_testkit::generate::Rng;
 use common::calibrate::calibrated;
-use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, geometry, towards};
+use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, geometry, replays, towards};
 use common::{Answer, Model, decode_faults, fill, original_faults, random_queries, random_rows, step};
 
 const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"]);
@@ -60,22 +60,6 @@ fn decode(cache: &Cache, id: SequenceId, model: &mut Model, blocks: [usize; HEAD
         assert_eq!(decode_faults(&exact, &answer.out, &answer.certificates, TOLERANCE), 0);
     }
     open.finish().unwrap();
-}
-
-/// Whether a controller that is told the log decides what it says.
-fn replays(rule: &Rule, log: &[ControlEntry], cost: &[f64], budgets: Budgets) -> bool {
-    let (mut layers, mut controller) = (vec![Layer::default(); LAYERS * HEADS], Controller::new());
-    log.chunks_exact(LAYERS * HEADS).all(|entries| {
-        let told = entries.iter().map(|e| Told {
-            kept: e.kept,
-            loss: e.loss.as_deref(),
-            danger: e.danger.as_deref(),
-            levels: &e.levels,
-        });
-        let (told, mut layers): (Vec<_>, Vec<_>) = (told.collect(), layers.iter_mut().collect());
-        let again = controller.tell(rule, &mut layers, &told, cost, budgets).unwrap();
-        entries.iter().map(|e| &e.decision).eq(&again)
-    })
 }
 
 #[test]
@@ -132,9 +116,9 @@ fn every_head_keeps_what_it_attends_to() {
             if who == "retention" {
                 let cost: Vec<f64> = (0..3).rev().map(|level| page(ladder, level)).collect();
                 let budgets = Budgets { heads: HEADS, ..Budgets::new(page(ladder, 1)) };
-                assert!(replays(&retains, &log, &cost, budgets));
+                assert!(replays(&retains, &log, (&cost, budgets), LAYERS * HEADS));
                 log.iter_mut().skip(30).filter_map(|e| e.loss.as_mut()).for_each(|loss| loss.rotate_left(9));
-                assert!(!replays(&retains, &log, &cost, budgets), "the log matters");
+                assert!(!replays(&retains, &log, (&cost, budgets), LAYERS * HEADS), "the log matters");
             }
             // A fork and a file have the levels, and go on.
             let (scope, mut file) = (SaveScope { model: b"weights", key: None }, Vec::new());

@@ -2,12 +2,12 @@
 //! its bound; decisions are those that a log of what the controller was told gives again.
 mod common;
 
-use certkv::retention::{Budgets, Controller, Gating, Layer, Rule, Told};
+use certkv::retention::{Budgets, Gating, Rule};
 use certkv::smartkv::Trigger;
 use certkv::{Cache, Class, Config, ControlEntry, Controlled, Error, Policy, Retention};
 use certkv_testkit::generate::Rng;
 use common::calibrate::calibrated;
-use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry};
+use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry, replays};
 use common::{fill, original_faults, random_queries, random_rows, step};
 
 const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"]);
@@ -15,21 +15,9 @@ const LADDER: Ladder = Ladder(["t8-v8g64-b16", "t4-v4g64-b16", "t3-v3g64-b16"]);
 const TIERS: Ladder = Ladder(["s1-tq4-b16", "s3-tq3-b16", "k0-c0-b16"]);
 
 /// Whether a controller that is told the log decides what it says; `budget` of a block.
-fn replays(ladder: &Ladder, rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
-    let (mut layers, mut controller) = (vec![Layer::default(); LAYERS], Controller::new());
+fn replayed(ladder: &Ladder, rule: &Rule, log: &[ControlEntry], budget: f64) -> bool {
     let cost: Vec<f64> = (0..3).rev().map(|level| ladder.page(level)).collect();
-    log.chunks_exact(LAYERS).all(|entries| {
-        let told = entries.iter().map(|e| Told {
-            kept: e.kept,
-            loss: e.loss.as_deref(),
-            danger: e.danger.as_deref(),
-            levels: &e.levels,
-        });
-        let (told, mut layers): (Vec<_>, Vec<_>) = (told.collect(), layers.iter_mut().collect());
-        let budgets = Budgets::new(budget);
-        let again = controller.tell(rule, &mut layers, &told, &cost, budgets).unwrap();
-        entries.iter().map(|e| &e.decision).eq(&again)
-    })
+    replays(rule, log, (&cost, Budgets::new(budget)), LAYERS)
 }
 
 #[test]
@@ -85,10 +73,10 @@ fn follows_losses(ladder: &Ladder) {
     assert_eq!(cache.snapshot().recodes.unwrap().done.count(), all.changed as u64);
     // What was told gives the decisions again; the cut is part of it.
     assert!(log.iter().any(|entry| entry.kept == 300 / BLOCK));
-    assert!(replays(ladder, &rule, &log, budget));
+    assert!(replayed(ladder, &rule, &log, budget));
     let mut other = log.clone();
     other.iter_mut().skip(30).filter_map(|entry| entry.loss.as_mut()).for_each(|loss| loss.rotate_left(9));
-    assert!(!replays(ladder, &rule, &other, budget), "the log matters");
+    assert!(!replayed(ladder, &rule, &other, budget), "the log matters");
     let triggers: Vec<_> = log.iter().filter_map(|entry| entry.decision.as_ref()).map(|d| d.trigger).collect();
     for wanted in [Trigger::First, Trigger::Interval, Trigger::Budget] {
         assert!(triggers.contains(&wanted), "{wanted:?} never came");
@@ -120,7 +108,7 @@ fn a_gate_keeps_levels_up() {
             let lower = |block: usize| wanted[block] < entry.levels[block] && danger(block) >= 1.0;
             fell += (0..wanted.len()).filter(|block| lower(*block)).count();
         }
-        assert!(replays(&LADDER, &rule, &log, budget) && original_faults(&cache, id, &model) == 0);
+        assert!(replayed(&LADDER, &rule, &log, budget) && original_faults(&cache, id, &model) == 0);
         (fell, log)
     };
     let (fell, log) = run(Some(Gating::default()));

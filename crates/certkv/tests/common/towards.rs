@@ -1,8 +1,9 @@
 //! Decoding with queries that attend to a block that one chooses, and levels of what is attended to.
 use super::{Answer, Model, decode_faults, random_rows};
+use certkv::retention::{Budgets, Controller, Layer, Rule, Told};
 use certkv::{
-    Cache, Certified, Chunk, Config, Control, Controlled, Dtype, Error, Geometry, Level, Policy, RecordLayout,
-    SequenceId,
+    Cache, Certified, Chunk, Config, Control, ControlEntry, Controlled, Dtype, Error, Geometry, Level, Policy,
+    RecordLayout, SequenceId,
 };
 use certkv_testkit::generate::Rng;
 
@@ -68,6 +69,22 @@ pub(crate) fn decode(cache: &Cache, id: SequenceId, model: &mut Model, block: us
     }
     assert!(matches!(cache.control(id), Err(Error::BusySequence(_))), "a step is open");
     open.finish().unwrap();
+}
+
+/// Whether retention that is told the log, so many entries a call, decides what it says.
+pub(crate) fn replays(rule: &Rule, log: &[ControlEntry], (cost, budgets): (&[f64], Budgets), each: usize) -> bool {
+    let (mut layers, mut controller) = (vec![Layer::default(); each], Controller::new());
+    log.chunks_exact(each).all(|entries| {
+        let told = entries.iter().map(|e| Told {
+            kept: e.kept,
+            loss: e.loss.as_deref(),
+            danger: e.danger.as_deref(),
+            levels: &e.levels,
+        });
+        let (told, mut layers): (Vec<_>, Vec<_>) = (told.collect(), layers.iter_mut().collect());
+        let again = controller.tell(rule, &mut layers, &told, cost, budgets).unwrap();
+        entries.iter().map(|e| &e.decision).eq(&again)
+    })
 }
 
 /// Levels of all full blocks of a layer.
