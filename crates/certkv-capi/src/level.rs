@@ -79,9 +79,11 @@ pub unsafe extern "C" fn certkv_sequence_level(
     block: u64,
     level: *mut u32,
 ) -> certkv_status {
-    let (layer, block, _) = numbers(layer, block, 0);
-    // SAFETY: by the caller's promise.
-    guard(|| unsafe { tell(cache, level, |on| on.level(id(sequence), layer, block)) })
+    guard(|| {
+        let (layer, block, _) = numbers(layer, block, 0);
+        // SAFETY: by the caller's promise.
+        unsafe { tell(cache, level, |on| on.level(id(sequence), layer, block)) }
+    })
 }
 
 /// Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
@@ -123,9 +125,11 @@ pub unsafe extern "C" fn certkv_sequence_head_level(
     block: u64,
     level: *mut u32,
 ) -> certkv_status {
-    let (layer, block, head) = numbers(layer, block, kv_head);
-    // SAFETY: by the caller's promise.
-    guard(|| unsafe { tell(cache, level, |on| on.level_of(id(sequence), layer, head, block)) })
+    guard(|| {
+        let (layer, block, head) = numbers(layer, block, kv_head);
+        // SAFETY: by the caller's promise.
+        unsafe { tell(cache, level, |on| on.level_of(id(sequence), layer, head, block)) }
+    })
 }
 
 /// As certkv_sequence_change_level of one KV head, by its number in the model: of that head alone where `config->levels_by_head` is 1, and of the whole
