@@ -160,6 +160,9 @@ static void configurations(void)
     REFUSED(CERTKV_INVALID_ARGUMENT, move_events, UINT64_MAX);
     REFUSED(CERTKV_INVALID_ARGUMENT, move_events, (1 << 24) + 1);
     REFUSED(CERTKV_OK, move_events, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, protect_sinks, UINT64_MAX);
+    REFUSED(CERTKV_INVALID_ARGUMENT, protect_recent, ((uint64_t)1 << 31) + 1);
+    REFUSED(CERTKV_OK, protect_recent, (uint64_t)1 << 31);
     REFUSED(CERTKV_POLICY, row_share, 0.26);
     REFUSED(CERTKV_POLICY, row_share, -1);
     REFUSED(CERTKV_OK, row_share, 0.25);

@@ -1433,6 +1433,17 @@ typedef struct certkv_config {
    * and head has block tables of its own, and pages that hold that head alone, with a seal each.
    */
   uint32_t levels_by_head;
+  /**
+   * First tokens of every sequence whose blocks decode steps read from the originals, whatever the policy, at most 2^31; 0 for none. Codes are kept of them as of
+   * others. On a GPU their copies take device memory in every layer for each of `max_sequences` sequences; not beside residual planes or `spill_store` there. Not
+   * beside `bound_budget`.
+   */
+  uint64_t protect_sinks;
+  /**
+   * The same of the newest tokens: a query has this many protected, its own among them. Each token of a chunk that has certificates has its own on the host; on a GPU
+   * drafts have what any of their tokens has, and longer chunks read what was stored before them from codes.
+   */
+  uint64_t protect_recent;
 } certkv_config;
 
 /**

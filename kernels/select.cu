@@ -28,6 +28,17 @@ CKV_FN void erase(const CkvSelectArgs& a, u32 page) {
     }
 }
 
+// Nothing is known any more of what lies in a row's places of protected blocks; they are erased, too, where that is the mode.
+CKV_FN void forget_places(const CkvSelectArgs& a, u32 row) {
+    const u32 count = a.kv_heads * a.places, own = row * count;
+    for (u32 i = threadIdx.x; i < count; i += CHOOSERS) a.held[own + i] = Vec2{0, 0};
+    const CkvSides* of = a.sides + 2 * choice::items_of(a) + own;
+    for (u32 i = warp(); i < 2 * count && a.mode == ERASE; i += CHOOSERS / 32) {
+        const u64 at = i & 1 ? of[i / 2].values : of[i / 2].keys;
+        for (u32 word = lane(); word < choice::SIDE_BYTES / 16 && at; word += 32) ((Vec4*)at)[word] = Vec4{0, 0, 0, 0};
+    }
+}
+
 CKV_FN void forget(const CkvSelectArgs& a) {
     const u32 count = a.only[0];
     for (u32 e = blockIdx.x; e < count; e += gridDim.x) {
@@ -35,6 +46,7 @@ CKV_FN void forget(const CkvSelectArgs& a) {
         if (entry & ROW_ENTRY) {
             const u64 line = (u64)a.kv_heads * a.table_stride;
             for (u64 i = threadIdx.x; i < line; i += CHOOSERS) a.promoted[(entry & ~ROW_ENTRY) * line + i] = 0;
+            if (a.held) forget_places(a, entry & ~ROW_ENTRY);
         } else if (entry < a.pages && a.mode == ERASE) {
             erase(a, entry);
         } else if (entry < a.pages) {

@@ -245,6 +245,8 @@ static void create(void)
         config.format = "k8-v4g32-b16+tq4-tq4-b32+k4-v4g32-b16-r4.4+k8-v4g32-b16";
     }
     config.row_share = rarely(2) ? 0.25 : 0;
+    config.protect_sinks = rarely(3) ? (rarely(8) ? extreme() : 5) : 0;
+    config.protect_recent = rarely(3) ? (rarely(8) ? extreme() : 20) : 0;
     config.calibration = config.format[0] == 'c' ? HANDLE(certkv_calibration, calibrations) : NULL;
     if (rarely(4)) {
         config.format = "p8-e4m3-b16";

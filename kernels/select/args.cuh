@@ -57,7 +57,8 @@ struct CkvSelectArgs {
     const u32* masses;      // [rows][kv_heads][table_stride][group]
     const u32* only;        // REPAIR: count, then seq * kv_heads + head; FORGET: count, then pages and rows
     u32* promoted;          // [rows][kv_heads][table_stride]
-    CkvSides* sides;        // [2][pages * kv_heads]: what is in scratch; behind it what REPAIR reads from anywhere
+    CkvSides* sides;        // [2][pages * kv_heads]: what is in scratch; behind it what REPAIR reads from anywhere; then [rows][kv_heads][places] those of
+                            // protected blocks: protect.cu
     u32* resident;          // [pages * kv_heads][2]: 0, or 1 + slot
     CkvSlotPool keys;
     CkvSlotPool values;
@@ -73,6 +74,7 @@ struct CkvSelectArgs {
     u32* failures;          // REFINE: count, then the heads that no residuals bring under their tolerance are added
     u32* clear[4];          // words set to 0 by this launch; null: none
     const CkvDraft* drafts; // [seqs] see CkvAttendArgs; null: of single tokens
+    Vec2* held;             // [rows][kv_heads][places] see protect.cu; null: nothing is protected
     u32 mode;
     u32 seqs;
     u32 kv_heads;
@@ -84,4 +86,5 @@ struct CkvSelectArgs {
     u32 window;             // see CkvAttendArgs
     u32 sinks;
     u32 closing;            // see CkvAttendArgs
+    u32 places;             // of protected blocks, a head
 };

@@ -82,6 +82,8 @@ CKV_FN void decide(const CkvSelectArgs& a, const Place& p, Work& w, u32 block, u
     }
     const u32 key = b.key, value = b.value, items = items_of(a);
     const u32 old = b.promoted ? a.promoted[p.line + NUMBER(p, block)] : 0;
+    // Protected: both sides are there.
+    if (!REFINABLE && old > 2 * items_of(a)) return;
     // What an earlier step lent to refinable records is over.
     const u32 word = REFINABLE ? 0 : old;
     u32 wanted = (KEYS_CODED && key >= threshold ? 1u : 0u) | (VALUES_CODED && value >= threshold ? 2u : 0u);

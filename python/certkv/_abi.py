@@ -492,6 +492,8 @@ class certkv_config(ctypes.Structure):
         ("calibrations", ctypes.POINTER(ctypes.c_void_p)),
         ("n_calibrations", ctypes.c_uint32),
         ("levels_by_head", ctypes.c_uint32),
+        ("protect_sinks", ctypes.c_uint64),
+        ("protect_recent", ctypes.c_uint64),
     ]
 
 

@@ -239,6 +239,27 @@ class Lives(unittest.TestCase):
         with self.assertRaisesRegex(certkv.Error, "row_share = 0.5"):
             small(row_share=0.5)
 
+    def test_first_and_newest_tokens_are_read_exactly(self):
+        def promoted(**fields):
+            """Blocks whose keys and values a step behind 200 tokens reads from originals."""
+            with LIBRARY.cache(
+                layers=1, q_heads=2, kv_heads=1, head_dim=64, max_tokens=512, format="k2-v2g32-b16", policy=_abi.CERTKV_POLICY_PACKED, **fields
+            ) as cache:
+                sequence, out = cache.sequence(), rows(1, 2, 64)
+                with cache.step([(sequence, 200)]) as step:
+                    step.append(0, rows(200, 1, 64), rows(200, 1, 64))
+                with cache.step(sequence) as step:
+                    step.append(0, rows(1, 1, 64), rows(1, 1, 64))
+                    found = step.attend(0, rows(1, 2, 64), out)
+                return {(c.promoted_keys, c.promoted_values) for c in found}
+
+        self.assertEqual(promoted(), {(0, 0)})
+        # Of 201 tokens the first 20 lie in two blocks, and the last 50 in three besides the open one.
+        self.assertEqual(promoted(protect_sinks=20, protect_recent=50), {(5, 5)})
+        self.assertEqual(promoted(protect_recent=500), {(12, 12)})
+        with self.assertRaisesRegex(certkv.Error, "protect_recent: "):
+            small(protect_recent=1 << 40)
+
     def test_heads_have_formats_of_their_own(self):
         formats = ["k8-v4g64-b64", "k4-v4g64-b32-r4.4", "tq4-tq3-b16"]
 

@@ -15,7 +15,8 @@ use crate::store::{self, certkv_store};
 use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
 use certkv::{
-    Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Seed000, Spill,
+    Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Protection, Seed000,
+    Spill,
 };
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
@@ -194,6 +195,13 @@ pub struct certkv_config {
     /// On the host, with `levels`: 1 if every KV head of a block has a level of its own (certkv_sequence_head_level), 0 if all have the block's. Then each layer
     /// and head has block tables of its own, and pages that hold that head alone, with a seal each.
     pub levels_by_head: u32,
+    /// First tokens of every sequence whose blocks decode steps read from the originals, whatever the policy, at most 2^31; 0 for none. Codes are kept of them as of
+    /// others. On a GPU their copies take device memory in every layer for each of `max_sequences` sequences; not beside residual planes or `spill_store` there. Not
+    /// beside `bound_budget`.
+    pub protect_sinks: u64,
+    /// The same of the newest tokens: a query has this many protected, its own among them. Each token of a chunk that has certificates has its own on the host; on a GPU
+    /// drafts have what any of their tokens has, and longer chunks read what was stored before them from codes.
+    pub protect_recent: u64,
 }
 
 /// In `window_slack`: no tokens.
@@ -320,6 +328,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.scratch_keys = or(given.scratch_keys, 0);
     config.scratch_values = or(given.scratch_values, 0);
     config.policy = policy("config", given.policy, given.tolerance, given.row_share)?;
+    config.protection = Protection::new(or(given.protect_sinks, 0), or(given.protect_recent, 0));
     config.swap_tokens = or(given.swap_tokens, 0);
     config.erase = given.erase == 1;
     // SAFETY: by the caller's promise.
@@ -380,7 +389,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.scratch_keys = or(given.scratch_keys, gpu.scratch_keys);
     gpu.scratch_values = or(given.scratch_values, gpu.scratch_values);
     gpu.plan_apart = given.plan_apart == 1;
-    gpu.erase = config.erase;
+    (gpu.erase, gpu.protection) = (config.erase, config.protection);
     Ok(Wanted::Gpu { ordinal, config: Box::new(gpu), kernels })
 }
 
@@ -518,7 +527,7 @@ mod tests {
         let three = [certkv_window::default(); 3];
         let level = certkv_level { format: c"t8-v8g64-b16".as_ptr(), tokens: 128 };
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 36] = [
+        let changes: [(&str, Change<'_>); 38] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),
@@ -539,6 +548,8 @@ mod tests {
             ("config->device_budget: budget: ", &|c| c.device_budget = 1000),
             ("config->host_budget: budget: ", &|c| c.host_budget = 1000),
             ("config->scratch_keys: ", &|c| c.scratch_keys = u64::MAX),
+            ("config->protect_sinks: ", &|c| c.protect_sinks = u64::MAX),
+            ("config->protect_recent: ", &|c| c.protect_recent = 1 << 32),
             ("config->scratch_values: ", &|c| c.scratch_values = u64::MAX),
             ("config->tolerance = -1: must be", &|c| c.tolerance = -1.0),
             ("config->row_share = 0.3: must be", &|c| c.row_share = 0.3),

@@ -55,6 +55,8 @@ fn field_in_c(field: &str) -> &str {
         "codebooks" => "calibration",
         "control.retention" => "retention",
         "control.budget" => "bound_budget",
+        "protection" | "protection.sinks" => "protect_sinks",
+        "protection.recent" => "protect_recent",
         "spill" => "spill_store",
         same => same,
     }

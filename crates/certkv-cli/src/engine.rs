@@ -8,8 +8,8 @@ use certkv::calibration::Calibration;
 use certkv::scales::Scales;
 use certkv::spherical::Codebooks;
 use certkv::{
-    Cache, Certificate, Certified, Chunk, Config, Error, Format, KeyFormat, MemoryUse, Policy, Seed000, SequenceId,
-    Step,
+    Cache, Certificate, Certified, Chunk, Config, Error, Format, KeyFormat, MemoryUse, Policy, Protection, Seed000,
+    SequenceId, Step,
 };
 use std::sync::Arc;
 
@@ -53,12 +53,15 @@ pub struct CpuEngine {
     calibrations: Calibrations,
     scales: Option<Arc<Scales>>,
     row_share: f64,
+    protection: Protection,
 }
 
 impl CpuEngine {
     /// Caches that use `threads` threads.
     pub fn new(threads: usize) -> Self {
-        Self { threads, side_by_side: false, calibrations: Calibrations::default(), scales: None, row_share: 0.0 }
+        let protection = Protection::NONE;
+        let calibrations = Calibrations::default();
+        Self { threads, side_by_side: false, calibrations, scales: None, row_share: 0.0, protection }
     }
 
     /// The same for modes that run side by side ([`eval::Plan::side_by_side`]): a cache takes one thread, and only a dense one, which prompts
@@ -78,6 +81,12 @@ impl CpuEngine {
     #[must_use]
     pub fn scaled(self, scales: Option<Arc<Scales>>) -> Self {
         Self { scales, ..self }
+    }
+
+    /// The same with tokens that are always read exactly ([`Config::protection`]).
+    #[must_use]
+    pub fn protecting(self, protection: Protection) -> Self {
+        Self { protection, ..self }
     }
 
     /// The same with that share of rows that may be read by themselves ([`Certified::row_share`]).
@@ -116,7 +125,7 @@ impl Engine for CpuEngine {
         (config.calibration, config.codebooks) = self.calibrations.of(mode.formats());
         let page = mode.formats().iter().any(|format| format.key.page().is_some() || format.value.page().is_some());
         config.scales = self.scales.clone().filter(|_| page);
-        config.max_sequences = 2;
+        (config.max_sequences, config.protection) = (2, self.protection);
         config.threads = if self.side_by_side && mode.policy != eval::Policy::Dense { 1 } else { self.threads };
         config.policy = match policy(mode.policy) {
             Policy::Certified(certified) => Policy::Certified(Certified { row_share: self.row_share, ..certified }),

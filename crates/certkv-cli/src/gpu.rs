@@ -7,7 +7,7 @@ use crate::{
     sequence::{Layers, One, Store, refused, room},
 };
 use certkv::gpu::{Ahead, Compiler, Gpu, GpuCache, GpuConfig, GpuStep};
-use certkv::{Certificate, Chunk, Error, MemoryUse, SequenceId};
+use certkv::{Certificate, Chunk, Error, MemoryUse, Protection, SequenceId};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -49,6 +49,7 @@ pub struct GpuEngine {
     threads: usize,
     /// What formats with calibrated keys code them by.
     calibrations: Calibrations,
+    protection: Protection,
     cpu: CpuEngine,
 }
 
@@ -63,13 +64,20 @@ impl GpuEngine {
         if let Some(folder) = kernels {
             compiler = compiler.with_ahead(Ahead::Folder(folder.into())).with_cache(folder);
         }
-        Ok(Self { gpu, compiler, threads, calibrations: Calibrations::default(), cpu: CpuEngine::new(threads) })
+        let (calibrations, protection) = (Calibrations::default(), Protection::NONE);
+        Ok(Self { gpu, compiler, threads, calibrations, protection, cpu: CpuEngine::new(threads) })
     }
 
     /// The same with what calibrated formats need.
     #[must_use]
     pub fn calibrated(self, calibrations: Calibrations) -> Self {
         Self { cpu: self.cpu.calibrated(calibrations.clone()), calibrations, ..self }
+    }
+
+    /// The same with tokens that are always read exactly.
+    #[must_use]
+    pub fn protecting(self, protection: Protection) -> Self {
+        Self { cpu: self.cpu.protecting(protection), protection, ..self }
     }
 }
 
@@ -87,7 +95,7 @@ impl Engine for GpuEngine {
         let mut config = GpuConfig::new(geometry, tokens);
         config.formats = mode.formats().to_vec();
         (config.calibration, config.codebooks) = self.calibrations.of(mode.formats());
-        config.max_sequences = 2;
+        (config.max_sequences, config.protection) = (2, self.protection);
         config.threads = self.threads.min(256);
         config.policy = crate::engine::policy(mode.policy);
         let cache = GpuCache::new(&self.gpu, &self.compiler, config).map_err(refused)?;

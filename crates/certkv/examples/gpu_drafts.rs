@@ -1,5 +1,5 @@
 //! What drafts of several tokens cost in steps of the engine, beside single tokens: `gpu_drafts [--seqs N] [--context N] [--apart N] [--layers N] [--drafts T,..]
-//! [--formats F,G] [--cubins FOLDER] [--cache FOLDER]`.
+//! [--protect SINKS,RECENT] [--formats F,G] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! Every sequence gets as many new tokens. 32 query heads, 8 KV heads, 128 channels, random data, packed policy; in us a layer: with rows, queries and outputs of
 //! the host, until all layers are appended, attended and read, and of that the appends, medians of steps that are given up; in device memory, until all of
@@ -9,7 +9,7 @@
 #[path = "common/mod.rs"]
 mod common;
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
-use certkv::{Certificate, Chunk, Geometry, Policy, SequenceId};
+use certkv::{Certificate, Chunk, Geometry, Policy, Protection, SequenceId};
 use certkv_testkit::generate::Rng;
 use common::Words;
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ struct Plan {
     apart: usize,
     layers: usize,
     drafts: Vec<usize>,
+    protection: Protection,
 }
 
 /// Halves of numbers around 1, of either sign.
@@ -108,6 +109,7 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, format: &str) -> Result<
     let mut config = GpuConfig::new(geometry, plan.seqs * room).with_format(format.parse()?);
     (config.max_context, config.max_sequences, config.threads) = (room, plan.seqs, 8);
     config.chunk_tokens = longest.max(2);
+    config.protection = plan.protection;
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     let mut r = Rng::new(3);
     let mut ids = Vec::new();
@@ -147,7 +149,12 @@ fn main() -> ExitCode {
     let drafts = drafts.split(',').filter_map(|n| n.parse().ok()).collect();
     let (seqs, context, layers) =
         (words.number("--seqs", 32), words.number("--context", 8150), words.number("--layers", 4));
-    let plan = Plan { seqs, context, apart: words.number("--apart", 0), layers, drafts };
+    let protected = words.value("--protect").and_then(|given| given.split_once(','));
+    let protection = match protected.map(|(sinks, recent)| (sinks.parse(), recent.parse())) {
+        Some((Ok(sinks), Ok(recent))) => Protection::new(sinks, recent),
+        _ => Protection::NONE,
+    };
+    let plan = Plan { seqs, context, apart: words.number("--apart", 0), layers, drafts, protection };
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
         Err(e) => {

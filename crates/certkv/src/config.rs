@@ -1,6 +1,6 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
 use crate::events::MOST_EVENTS;
-use crate::{Control, Error, Level, Policy, PrefixConfig, Spill};
+use crate::{Control, Error, Level, Policy, PrefixConfig, Protection, Spill};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -88,6 +88,9 @@ pub struct Config {
     pub scratch_values: usize,
     /// What a step does unless it is told otherwise.
     pub policy: Policy,
+    /// Tokens whose blocks every decode step reads from originals, under every policy, each token of a chunk of drafts those of its own: the first of a sequence and
+    /// the newest. Costs the bytes of these originals, which count towards [`Certified::k_cap`](crate::Certified::k_cap). Not beside the bound's budget.
+    pub protection: Protection,
     /// Worker threads of the CPU kernels, 1 to 256; 1 runs everything on the calling thread.
     pub threads: usize,
     /// Longest chunk of several tokens of which every token is attended as a decode step of its own, over what precedes it and itself: under the step's
@@ -152,6 +155,7 @@ impl Config {
             scratch_keys: 0,
             scratch_values: 0,
             policy: Policy::default(),
+            protection: Protection::NONE,
             threads: 1,
             chunk_tokens: 0,
             prefixes: None,
@@ -190,6 +194,13 @@ impl Config {
     #[must_use]
     pub fn with_scales(mut self, scales: Arc<Scales>) -> Self {
         self.scales = Some(scales);
+        self
+    }
+
+    /// The same with tokens that are always read exactly.
+    #[must_use]
+    pub fn with_protection(mut self, protection: Protection) -> Self {
+        self.protection = protection;
         self
     }
 
@@ -311,6 +322,7 @@ impl Config {
         }
         self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;
+        self.check_protection()?;
         self.check_windows()?;
         self.check_levels()?;
         self.check_control()?;

@@ -43,6 +43,7 @@ mod memory;
 mod moves;
 mod plan;
 mod prefix;
+mod protection;
 #[cfg(feature = "metrics")]
 mod publish;
 mod save;
@@ -105,6 +106,7 @@ pub use memory::MemoryUse;
 pub use moves::{MoveEvent, MoveEvents, MoveKind};
 pub use plan::{Plan, PoolPlan, Requests, RequestsPlan};
 pub use prefix::{CachedPrefix, Eviction, PrefixConfig, PrefixScope, PrefixUnit, PublishedPrefix};
+pub use protection::Protection;
 pub use save::{SaveError, SaveScope};
 pub use scrub::{Damage, Fault, Scrub, Scrubbed};
 pub use snapshot::{ClassUse, PageUse, PoolUse, PrefixUse, ScratchUse, Snapshot};

@@ -3,7 +3,7 @@
 mod common;
 
 use certkv::store::MemoryStore;
-use certkv::{Cache, Certified, Chunk, Config, Geometry, Mode, Policy, SimOptions, Spill, Status, Window};
+use certkv::{Cache, Certified, Chunk, Config, Geometry, Mode, Policy, Protection, SimOptions, Spill, Status, Window};
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::distance;
 use common::{Answer, Model, exact, fill, original_faults, random_queries, random_rows, step};
@@ -99,6 +99,15 @@ fn a_chunk_has_the_bits_of_its_tokens_one_by_one() {
         }
     }
     assert!(seen > 2000, "{seen}");
+}
+
+/// Every token protects what is newest before it, not before the chunk.
+#[test]
+fn so_has_one_where_tokens_are_protected() {
+    let protected = |chunk_tokens| config("t4-v4g64-b16", chunk_tokens).with_protection(Protection::new(20, 35));
+    for policy in [Policy::default(), Policy::Packed] {
+        compare(protected(0), protected(8), policy, None, 40);
+    }
 }
 
 #[test]

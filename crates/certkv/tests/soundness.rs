@@ -3,7 +3,7 @@
 //! `every_pair` does the same for each key format with each value format, `CERTKV_PAIR_HEAD_STEPS` for each; the number of a pair from which
 //! to go on, and of pairs to do, are `CERTKV_PAIRS_FROM` and `CERTKV_PAIRS`.
 #![allow(clippy::neg_cmp_op_on_partial_ord, reason = "!(error <= bound) is how NaN fails")]
-use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Pairing, Policy, Rung, Status};
+use certkv::{Cache, Certificate, Certified, Chunk, Config, Geometry, Pairing, Policy, Protection, Rung, Status};
 use certkv_testkit::calibrate::{codebooks, turned};
 use certkv_testkit::generate::{GEOMETRIES, Kind, Rng, Shape, heads};
 use certkv_testkit::oracle::{Attention, distance, norm};
@@ -74,7 +74,10 @@ fn run(kind: Kind, shape: Shape, format: &str, tol: f64, seed: u64, steps: usize
     let certified =
         Certified { tol_rel: tol, max_repairs, k_cap, explore_rate, skip_share, row_share, ..Certified::default() };
     let policy = Policy::Certified(certified);
-    let config = Config { policy, ..Config::new(geometry, n + 64).with_format(format.parse().unwrap()) };
+    // And some have their ends protected.
+    let protection = if seed / 5 % 6 == 1 { Protection::new(4, 128) } else { Protection::NONE };
+    let config = Config::new(geometry, n + 64).with_format(format.parse().unwrap());
+    let config = Config { policy, protection, ..config };
     let config = if let Some(tier) = config.formats[0].key.tier() {
         let keys: Vec<f32> = case.keys_f64().iter().map(|x| *x as f32).collect();
         config.with_codebooks(codebooks(&geometry, tier, &keys, 0).into())

@@ -9,15 +9,24 @@ use crate::{
     model::Config,
     progress::Progress,
 };
-use certkv::Pairing;
 use certkv::calibration::{Calibration, CalibrationError};
 use certkv::scales::Scales;
 use certkv::spherical::{self, Codebooks};
+use certkv::{Pairing, Protection};
 use lexopt::{Parser, ValueExt};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// What steps read exactly beside what their tolerance asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Exactly {
+    /// Share of tokens that certified steps may read one by one.
+    pub rows: f64,
+    /// First and newest tokens, under every policy.
+    pub protection: Protection,
+}
 
 /// Options that every long-running command has.
 #[derive(Debug, Clone, Default)]
@@ -118,11 +127,10 @@ impl Common {
     /// # Errors
     /// [`CliError::Input`] where the machine has no such GPU, or no driver.
     pub fn engine(&self, threads: usize) -> Result<Box<dyn Engine>, CliError> {
-        self.calibrated_engine(threads, Calibrations::default(), None, 0.0)
+        self.calibrated_engine(threads, Calibrations::default(), None, Exactly::default())
     }
 
-    /// The same, with calibrations and fixed scales for formats that take them, and a share of rows that may be read by themselves. On a GPU none
-    /// takes scales or rows.
+    /// The same, with calibrations and fixed scales for formats that take them, and what is read exactly beside that. On a GPU none takes scales or rows.
     ///
     /// # Errors
     /// As [`Common::engine`].
@@ -131,17 +139,20 @@ impl Common {
         threads: usize,
         calibrations: Calibrations,
         scales: Option<Arc<Scales>>,
-        row_share: f64,
+        exactly: Exactly,
     ) -> Result<Box<dyn Engine>, CliError> {
+        let Exactly { rows, protection } = exactly;
         Ok(match self.device {
             Device::Cpu => {
-                Box::new(CpuEngine::new(threads).calibrated(calibrations).scaled(scales).with_rows(row_share))
+                let engine = CpuEngine::new(threads).calibrated(calibrations).scaled(scales);
+                Box::new(engine.with_rows(rows).protecting(protection))
             }
-            Device::Cuda(_) if row_share > 0.0 => {
+            Device::Cuda(_) if rows > 0.0 => {
                 return Err(CliError::Usage("--rows: single rows are read on the CPU only".into()));
             }
             Device::Cuda(ordinal) => {
-                Box::new(GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?.calibrated(calibrations))
+                let engine = GpuEngine::open(ordinal, self.kernels.as_deref(), threads)?.calibrated(calibrations);
+                Box::new(engine.protecting(protection))
             }
         })
     }
@@ -180,6 +191,19 @@ pub fn bounded(parser: &mut Parser, option: &str, low: usize, high: usize) -> Re
         Ok(n)
     } else {
         Err(CliError::Usage(format!("{option}: {n} is not between {low} and {high}")))
+    }
+}
+
+/// The next value as numbers of first and newest tokens, as `4,128`.
+///
+/// # Errors
+/// [`CliError::Usage`] naming the option.
+pub fn ends(parser: &mut Parser, option: &str) -> Result<Protection, CliError> {
+    let text = parser.value()?.string()?;
+    let both = text.split_once(',').map(|(sinks, recent)| (sinks.parse(), recent.parse()));
+    match both {
+        Some((Ok(sinks), Ok(recent))) => Ok(Protection::new(sinks, recent)),
+        _ => Err(CliError::Usage(format!("{option}: `{text}` is not two numbers of tokens, such as 4,128"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `certkv eval`.
 use super::{
-    args::{Common, bounded, calibrations, scales, share, tolerance},
+    args::{Common, Exactly, bounded, calibrations, ends, scales, share, tolerance},
     demo::load_pair,
     finish::finish,
     help, sweep,
@@ -46,7 +46,7 @@ struct Options {
     quick: bool,
     calibrations: Vec<PathBuf>,
     scales: Option<PathBuf>,
-    rows: f64,
+    exactly: Exactly,
     lists: Vec<Vec<Format>>,
     per_head: bool,
     bytes: Option<f64>,
@@ -94,7 +94,8 @@ fn parse(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             "sweep" => o.sweep = Some(parser.value()?.into()),
             "quick" => o.quick = true,
             "calibration" => o.calibrations.push(parser.value()?.into()),
-            "rows" => o.rows = share(&mut parser, "--rows", 0.25)?,
+            "rows" => o.exactly.rows = share(&mut parser, "--rows", 0.25)?,
+            "protect" => o.exactly.protection = ends(&mut parser, "--protect")?,
             "scales" => o.scales = Some(parser.value()?.into()),
             other => {
                 if !o.common.take(other, &mut parser)? {
@@ -366,7 +367,7 @@ pub fn run(parser: lexopt::Parser, out: &mut dyn Write) -> Result<(), CliError> 
     let found = calibrations(&options.calibrations, &folder, &Config::read(&folder)?)?;
     options.check_found(&found)?;
     let fixed = options.scales.as_ref().map(|path| scales(path, &folder)).transpose()?;
-    let mut engine = common.calibrated_engine(threads, found, fixed, options.rows)?;
+    let mut engine = common.calibrated_engine(threads, found, fixed, options.exactly)?;
     let work = options.work(common.assets.as_deref())?;
     let (base, twin) = if options.twin {
         let (base, twin) = load_pair(&folder)?;

@@ -56,6 +56,8 @@ certkv eval [options]: runs prompts and text through several caches and compares
   --scales FILE      what `certkv calibrate --scales` wrote: fixed scales for formats with one per block, such as p8-p8-b64
   --tolerance T      relative tolerance such as 0.05, may be repeated; every format runs at every tolerance
   --rows SHARE       let certified steps read up to that share of tokens one by one, 0 to 0.25 (default 0)
+  --protect S,R      read the blocks of the first S and of the R newest tokens from originals under every policy, such as
+                     4,128 (default 0,0)
   --policy P         dense, packed, certified or seed000; may be repeated (default: the first three; dense always runs)
   --twin             run on the outlier twin too
   --twin-only        run on the outlier twin only

@@ -5,6 +5,7 @@
 use super::args::{AttendArgs, Certificate, Demand, Draft, Element, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, append_flag};
 use super::metrics::metrics_of;
+use super::protect::Places;
 use super::queue::{Queue, Span};
 use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::sight::{Sight, sight_of};
@@ -201,6 +202,8 @@ pub struct Memory<'a> {
     pub pages: usize,
     /// Most copies of a step.
     pub capacity: usize,
+    /// Where blocks are protected.
+    pub places: Option<Places<'a>>,
 }
 
 /// What [`SelectMode::Refine`] works with.
@@ -493,6 +496,11 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         ],
         None => [0; 4],
     };
+    let places = m.places.map_or(0, |p| p.count);
+    let of_places = t.rows.saturating_mul(t.kv_heads).saturating_mul(places);
+    if let Some(p) = m.places.filter(|_| a.mode == SelectMode::Erase) {
+        on.writes(p.copies, "places", of_places.saturating_mul(2 * l.original_side_bytes()))?;
+    }
     Ok(SelectArgs {
         packed: on.reads(a.packed, "packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
@@ -504,7 +512,7 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         masses: on.reads(a.masses, "masses", 4 * t.entries() * t.kv_heads * group)?,
         only: on.may_read(a.only, "only", 4)?,
         promoted: on.writes(m.promoted, "promoted", 4 * t.entries() * t.kv_heads)?,
-        sides: on.writes(m.sides, "sides", 2 * items * size_of::<Sides>())?,
+        sides: on.writes(m.sides, "sides", (2 * items + of_places) * size_of::<Sides>())?,
         resident: on.writes(m.resident, "resident", 8 * items)?,
         keys: m.keys.pool(on, l.original_side_bytes())?,
         values: m.values.pool(on, l.original_side_bytes())?,
@@ -531,6 +539,8 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         sinks,
         closing: u32::from(a.closing),
         drafts: on.may_read(a.drafts, "drafts", a.seqs * size_of::<Draft>())?,
+        held: on.may_write(m.places.map(|p| p.held), "held", of_places.saturating_mul(8))?,
+        places: word("places", places)?,
     })
 }
 

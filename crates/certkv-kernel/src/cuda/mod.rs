@@ -23,6 +23,7 @@ pub mod measure;
 pub mod metrics;
 pub mod pack;
 mod prepare;
+pub mod protect;
 pub mod publish;
 pub mod queue;
 pub mod rehome;

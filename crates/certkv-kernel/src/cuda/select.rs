@@ -96,7 +96,8 @@ pub struct SelectArgs {
     pub only: u64,
     /// `u32[rows][kv_heads][table_stride]`: 0, or 1 + index into `sides`.
     pub promoted: u64,
-    /// `Sides[2][pages kv_heads]`: of item `page kv_heads + head`, what lies in scratch; in the second half what a repair reads.
+    /// `Sides[2][pages kv_heads]`: of item `page kv_heads + head`, what lies in scratch; in the second half what a repair reads. Then
+    /// `Sides[rows][kv_heads][places]`, the places of protected blocks ([`protect`](super::protect)).
     pub sides: u64,
     /// `u32[pages kv_heads][2]`: 0, or 1 + slot of the keys and of the values.
     pub resident: u64,
@@ -131,6 +132,8 @@ pub struct SelectArgs {
     pub clear: [u64; 4],
     /// As [`AttendArgs::drafts`](super::args::AttendArgs::drafts); 0: of single tokens.
     pub drafts: u64,
+    /// As [`ProtectLayer::held`](super::protect::ProtectLayer::held); 0: nothing is protected.
+    pub held: u64,
     /// [`SelectMode`].
     pub mode: u32,
     /// Sequences.
@@ -153,6 +156,8 @@ pub struct SelectArgs {
     pub sinks: u32,
     /// As [`AttendArgs::closing`](super::args::AttendArgs::closing): such a block has no mass.
     pub closing: u32,
+    /// Places of protected blocks of a head.
+    pub places: u32,
 }
 
 /// What launches counted, each side of a block for itself.
@@ -219,7 +224,7 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 10 * 8 + 5 * 8 + 11 * 4 + 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 10 * 8 + 6 * 8 + 12 * 4);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

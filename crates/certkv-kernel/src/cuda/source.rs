@@ -31,6 +31,8 @@ pub enum Verb {
     Select,
     /// What heads over tolerance need: that choice for them, and the passes that follow.
     Ladder,
+    /// Blocks that are read as originals whatever was measured.
+    Protect,
     /// Certificates to memory of the host.
     Publish,
     /// Whole pages out of device memory, and back.
@@ -41,7 +43,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Attend,
         Self::Append,
         Self::Close,
@@ -53,6 +55,7 @@ impl Verb {
         Self::Transcode,
         Self::Select,
         Self::Ladder,
+        Self::Protect,
         Self::Publish,
         Self::Swap,
         Self::Extend,
@@ -72,6 +75,7 @@ impl Verb {
             Self::Transcode => "transcode",
             Self::Select => "select",
             Self::Ladder => "ladder",
+            Self::Protect => "protect",
             Self::Publish => "publish",
             Self::Swap => "swap",
             Self::Extend => "extend",
@@ -92,6 +96,7 @@ impl Verb {
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
             Self::Ladder => "ladder.cu",
+            Self::Protect => "protect.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
             Self::Extend => "extend.cu",
@@ -112,6 +117,7 @@ impl Verb {
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
             Self::Ladder => "ckv_ladder",
+            Self::Protect => "ckv_protect",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",
             Self::Extend => "ckv_extend",

@@ -86,7 +86,8 @@ pub(crate) struct World {
     pub(crate) stats: Buffer,
     pub(crate) only: Buffer,
     step: Buffer,
-    rest: Vec<Buffer>,
+    /// Tables, lengths and what tests add, as launches have them.
+    pub(crate) rest: Vec<Buffer>,
     /// What lies at each slot's address: the item copied there.
     pub(crate) content: BTreeMap<u64, u32>,
 }
@@ -371,6 +372,19 @@ impl World {
             }
         }
         out
+    }
+
+    /// Writes lengths, in the order of the batch.
+    pub(crate) fn set_lens(&self, lens: &[usize]) {
+        self.rest[3].write(0, &lens.iter().rev().map(|n| *n as u32).collect::<Vec<_>>());
+    }
+
+    /// Writes the page of a block, and where its originals are.
+    pub(crate) fn set_page(&mut self, row: usize, block: usize, page: u32) {
+        let at = row * self.stride + block;
+        self.table[at] = page;
+        self.rest[0].write(4 * at, &[page]);
+        self.rest[1].write(4 * at, &[7 + page]);
     }
 
     /// Does the copies on the list, and empties it.

@@ -4,7 +4,8 @@
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Then the same in caches
 //! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens; and in caches whose host
-//! memory is too small for all originals, which spill to memory and to files. The happens-before checker is on
+//! memory is too small for all originals, which spill to memory and to files. Where all layers have windows some tokens are protected, and with originals
+//! in bfloat16 all of them, so that steps may add nothing from codes. The happens-before checker is on
 //! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +17,7 @@ mod watch;
 mod world;
 
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, Tier, Window};
+use certkv::{Certified, Dtype, Eviction, Geometry, Policy, PrefixConfig, PrefixSecret, Protection, Tier, Window};
 use common::Words;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +103,15 @@ fn life(
     config.windows = (0..layers).map(|layer| sees(&layer).then_some(plan.window)).collect();
     let windows = config.windows.clone();
     config.spill = spilled.map(|place| place.spill(longest)).transpose()?;
+    let takes = spilled.is_none() && config.formats.iter().all(|format| format.refine.is_none());
+    config.protection = match (store, sight) {
+        _ if !takes => Protection::NONE,
+        (Dtype::Bf16, _) => Protection::new(0, longest),
+        (_, Sight::Windows) => Protection::new(5, if plan.small { 21 } else { 100 }),
+        _ => Protection::NONE,
+    };
     let mut world = World::new(geometry, windows, plan.seed);
+    world.protected = config.protection.recent == longest;
     let keys: Vec<_> = config.formats.iter().map(|format| format.key).collect();
     if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
         config.calibration = Some(world.calibration()?);

@@ -98,6 +98,8 @@ pub(crate) struct World {
     numbers: Vec<f64>,
     /// By layer: what queries see.
     windows: Vec<Option<Window>>,
+    /// Whether all tokens are protected: steps take nothing from codes.
+    pub(crate) protected: bool,
 }
 
 impl World {
@@ -109,7 +111,7 @@ impl World {
             .map(|_| (0..width).map(|_| if rng.chance(0.1) { 6.0 * rng.normal() } else { rng.normal() }).collect())
             .collect();
         let numbers = (0..=u16::MAX).map(|bits| f64::from(geometry.store.decode16(bits))).collect();
-        Self { geometry, rng, held: Vec::new(), offsets, numbers, windows }
+        Self { geometry, rng, held: Vec::new(), offsets, numbers, windows, protected: false }
     }
 
     pub(crate) fn create(&mut self, cache: &mut GpuCache) -> Result<(), Failure> {
@@ -383,6 +385,9 @@ impl World {
                     // Over originals alone a chunk is exact under every policy.
                     _ => c.status == Status::Uncertified || !single && c.status == Status::Exact,
                 };
+            }
+            if self.protected && single && c.status != Status::Exact {
+                good &= c.e_key + c.e_val == 0.0;
             }
             if !good && tally.failed < 3 {
                 println!(

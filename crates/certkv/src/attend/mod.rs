@@ -125,7 +125,8 @@ fn decode(
     let Workspace { pages, heads, out, certificates, uncoded, tolerances, .. } = work;
     let heads = &mut heads[..group.kv_heads];
     uncoded.reserve(whole.max(pages.blocks()))?;
-    pages.uncoded(&known[strand], uncoded);
+    let protected = cache.config.protection.blocks(group.layout.tokens(), part.len + row + 1);
+    pages.uncoded(&known[strand], &protected, uncoded);
     let (blocks, seen) = (pages.blocks(), pages.seen());
     let q_heads = group.q_heads(geometry);
     let start = first_row * geometry.q_width() + q_heads.start * geometry.head_dim;

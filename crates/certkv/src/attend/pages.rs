@@ -267,31 +267,27 @@ impl Pages {
         self.seen
     }
 
-    /// Blocks without codes as they are read, from those of the sequence.
-    pub(crate) fn uncoded(&self, known: &BitSet, into: &mut BitSet) {
-        match self.seen {
-            None if !self.numbers.is_empty() => {
-                into.clear();
-                into.resize(self.blocks());
-                for (b, _) in self.numbers.iter().enumerate().filter(|(_, number)| known.contains(**number)) {
-                    into.insert(b);
-                }
+    /// Blocks that are read from originals alone, as they are read: of those of the sequence the ones without codes and the protected ones, and what
+    /// was gathered.
+    pub(crate) fn uncoded(&self, known: &BitSet, protected: &[Range<usize>; 2], into: &mut BitSet) {
+        let is_protected = |number: &usize| protected.iter().any(|p| p.contains(number));
+        if self.seen.is_none() && self.numbers.is_empty() {
+            into.copy_from(known);
+            into.resize(self.blocks);
+            for block in protected.iter().cloned().flatten() {
+                into.insert(block);
             }
-            None => {
-                into.copy_from(known);
-                into.resize(self.blocks);
-            }
-            Some(seen) => {
-                into.clear();
-                into.resize(self.blocks());
-                let number = |b: usize| if b < seen.fixed { b } else { b - seen.fixed + seen.from };
-                for b in (0..self.blocks).filter(|b| known.contains(number(*b))) {
-                    into.insert(b);
-                }
-                for b in self.blocks..self.blocks() {
-                    into.insert(b);
-                }
-            }
+            return;
+        }
+        into.clear();
+        into.resize(self.blocks());
+        let number = |b: usize| match self.seen {
+            Some(seen) if b >= seen.fixed => b - seen.fixed + seen.from,
+            _ => self.number(b),
+        };
+        let exact = (0..self.blocks).filter(|b| known.contains(number(*b)) || is_protected(&number(*b)));
+        for block in exact.chain(self.blocks..self.blocks()) {
+            into.insert(block);
         }
     }
 

@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Error, Policy, PrefixConfig, Spill, default_format};
+use crate::{Config, Error, Policy, PrefixConfig, Protection, Spill, default_format};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -35,6 +35,10 @@ pub struct GpuConfig {
     pub host_budget: usize,
     /// What a step does unless it is told otherwise. [`Policy::Seed000`] is for the CPU.
     pub policy: Policy,
+    /// As [`Config::protection`]. Their copies lie on the device, where every sequence that may live has room for its own beside scratch: `max_sequences` times as many blocks
+    /// as are protected at once, in every layer. Drafts read what any of their tokens has protected; longer chunks read what was stored before them from codes.
+    /// Not beside residual planes, nor originals in a store.
+    pub protection: Protection,
     /// Widest type of queries. Kernels for single precision take all types; those for 16 bits are a little faster, and
     /// queries that come from the host in single precision are then rounded to that type: what is certified is attention of
     /// the rounded queries.
@@ -120,6 +124,7 @@ impl GpuConfig {
             device_budget: usize::MAX,
             host_budget: usize::MAX,
             policy: Policy::default(),
+            protection: Protection::NONE,
             queries: Element::F32,
             scratch_keys: 0,
             scratch_values: 0,
@@ -175,6 +180,13 @@ impl GpuConfig {
         self
     }
 
+    /// The same with tokens that are always read exactly.
+    #[must_use]
+    pub fn with_protection(mut self, protection: Protection) -> Self {
+        self.protection = protection;
+        self
+    }
+
     /// The same with scratch for a share of all key sides and as many value sides.
     #[must_use]
     pub fn with_scratch(mut self, share: f64) -> Self {
@@ -218,13 +230,14 @@ impl GpuConfig {
             return wrong("certificate_ring", why);
         }
         super::policy::Rule::of(self.policy)?;
+        self.check_protection()?;
         let mut common = Config::new(self.geometry, self.max_tokens);
         common.formats.clone_from(&self.formats);
         common.max_sequences = self.max_sequences;
         common.threads = self.threads;
         common.swap_tokens = self.swap_tokens;
         common.spill.clone_from(&self.spill);
-        common.policy = self.policy;
+        (common.policy, common.protection) = (self.policy, self.protection);
         common.windows.clone_from(&self.windows);
         common.prefixes.clone_from(&self.prefixes);
         (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);

@@ -3,6 +3,7 @@ mod closing;
 mod drafts;
 mod erase;
 mod lane;
+mod protect;
 mod select;
 mod tails;
 mod unfinished;
@@ -196,6 +197,7 @@ impl Core {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         self.erase_all()?;
+        self.name_places()?;
         let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
             if sizes.spills(layer) {
@@ -525,6 +527,7 @@ impl Core {
             queue: words(&m.queue)?,
             pages: s.group(layer).packed_pages,
             capacity: s.copies,
+            places: self.places(layer)?,
         })
     }
 

@@ -38,7 +38,7 @@ impl Widths {
 }
 
 /// Tokens of the longest draft of a cache whose chunks have at most `chunk_tokens`; 0: it has none.
-fn most_tokens(chunk_tokens: usize) -> usize {
+pub(super) fn most_tokens(chunk_tokens: usize) -> usize {
     if chunk_tokens < 2 { 0 } else { chunk_tokens.min(MOST_TOKENS) }
 }
 

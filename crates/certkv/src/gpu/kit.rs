@@ -22,6 +22,7 @@ pub(super) struct Kit {
     pub(super) measure: Function,
     pub(super) forgive: Function,
     pub(super) rehome: Function,
+    pub(super) protect: Function,
     pub(super) pack: Function,
     pub(super) select: Function,
     /// Repairs of heads over tolerance, and dense attention of what is left.
@@ -117,6 +118,7 @@ impl Kit {
             measure: kernel(Verb::Measure)?,
             forgive: kernel(Verb::Forgive)?,
             rehome: kernel(Verb::Rehome)?,
+            protect: kernel(Verb::Protect)?,
             pack: kernel(Verb::Pack)?,
             select: kernel(Verb::Select)?,
             ladder: kernel(Verb::Ladder)?,

@@ -73,6 +73,7 @@ fn up_to(core: &Core, call: &Call<'_>, last: Last) -> Result<(), Error> {
         core.empty_corrections()?;
     }
     match rule {
+        Rule::Packed if core.protects(layer) => first(&Attend { promoted: Some(core.chosen(layer)?), ..plain()? }),
         Rule::Packed => first(&plain()?),
         Rule::Dense if core.kit(layer).exact => first(&plain()?),
         Rule::Dense if last == Last::Dense => first(&all_originals(core, call)?),

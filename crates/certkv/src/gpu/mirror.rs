@@ -86,13 +86,13 @@ impl Mirror {
 
     /// Puts a sequence of `len` tokens, which gets one, at a place of the batch.
     pub(super) fn join(&mut self, place: usize, row: usize, len: usize) {
-        self.state[self.sections.before.start + row] = len as u32;
-        self.follow(place, row, len + 1);
+        self.follow(place, row, len, 1);
     }
 
-    /// Puts a sequence behind the batch whose next step is planned: a longer chunk, with the length that it ends with.
-    pub(super) fn follow(&mut self, place: usize, row: usize, len: usize) {
-        self.state[self.sections.after.start + row] = len as u32;
+    /// Puts a sequence of `len` tokens, which gets `tokens`, at a place of the batch, or behind it: one that gets several.
+    pub(super) fn follow(&mut self, place: usize, row: usize, len: usize, tokens: usize) {
+        self.state[self.sections.before.start + row] = len as u32;
+        self.state[self.sections.after.start + row] = (len + tokens) as u32;
         self.state[self.sections.batch.start + place] = row as u32;
     }
 
@@ -215,7 +215,7 @@ mod tests {
         mirror.count(2);
         mirror.join(0, 3, 9);
         tails(&mut mirror, 3, 5);
-        mirror.follow(1, 1, 77);
+        mirror.follow(1, 1, 70, 7);
         tails(&mut mirror, 1, 6);
         mirror.count(1);
         let (t, [one, two]) = (&sizes.tables, &sizes.groups[..]) else { panic!("two groups") };
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((at(&t.before, 2), at(&t.after, 2), at(&one.tables.tails, 2)), (40, 41, 7));
         assert_eq!((at(&t.before, 3), at(&t.after, 3), at(&two.tables.tails, 3)), (9, 10, 6));
         assert_eq!((at(&t.batch, 0), at(&t.count, 0), at(&t.count, 1)), (3, 1, 2));
-        assert_eq!((at(&t.before, 1), at(&t.after, 1), at(&one.tables.tails, 1), at(&t.batch, 1)), (0, 77, 6, 1));
+        assert_eq!((at(&t.before, 1), at(&t.after, 1), at(&one.tables.tails, 1), at(&t.batch, 1)), (70, 77, 6, 1));
         assert_eq!(mirror.state().len(), t.count.end);
     }
 

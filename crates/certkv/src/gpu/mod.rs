@@ -59,6 +59,7 @@ mod prefill;
 mod prefix;
 mod prepare;
 mod probe;
+mod protected;
 mod published;
 mod queries;
 mod readback;

@@ -55,6 +55,8 @@ pub(super) struct MemorySections {
     pub(super) hands: Range<usize>,
     pub(super) queue: Range<usize>,
     pub(super) copies: Range<usize>,
+    /// What lies in the places of protected blocks.
+    pub(super) held: Range<usize>,
     /// Of all sections, with what separates layers.
     pub(super) words: usize,
 }
@@ -148,12 +150,13 @@ pub(super) fn table_sections(
 }
 
 impl MemorySections {
-    /// For so many heads of pages, slots and copies.
-    pub(super) fn new(items: usize, [keys, values]: [usize; 2], copies: usize) -> Option<Self> {
-        let side_words = items.checked_mul(2 * size_of::<Sides>() / 4)?;
+    /// For so many heads of pages, slots, copies, and places of protected blocks.
+    pub(super) fn new(items: usize, [keys, values]: [usize; 2], copies: usize, places: usize) -> Option<Self> {
+        let sides = items.checked_mul(2)?.checked_add(places)?;
+        let side_words = sides.checked_mul(size_of::<Sides>() / 4)?;
         let copy_words = copies.checked_mul(size_of::<CopyItem>() / 4)?;
-        let ([sides, resident, ko, ks, vo, vs, hands, queue, copies], words) =
-            sections([side_words, 2 * items, keys, keys, values, values, 2, 2, copy_words])?;
-        Some(Self { sides, resident, keys: [ko, ks], values: [vo, vs], hands, queue, copies, words })
+        let ([sides, resident, ko, ks, vo, vs, hands, queue, copies, held], words) =
+            sections([side_words, 2 * items, keys, keys, values, values, 2, 2, copy_words, places.checked_mul(2)?])?;
+        Some(Self { sides, resident, keys: [ko, ks], values: [vo, vs], hands, queue, copies, held, words })
     }
 }

@@ -6,6 +6,7 @@ use super::draft_sections::DraftSections;
 use super::frames::{FrameSizes, frames};
 use super::kit;
 use super::plan::GpuMachine;
+use super::protected::ProtectedSizes;
 use super::sections::{
     ALIGN, ChunkSections, CorrectionSections, CounterSections, GroupSections, MemorySections, TableSections, sections,
     table_sections,
@@ -55,6 +56,9 @@ pub(super) struct LayerSizes {
     pub(super) slots: [usize; 2],
     /// First byte of them.
     scratch_at: usize,
+    /// Places of a head's protected blocks behind the slots, and whether keys and values have codes.
+    pub(super) places: usize,
+    pub(super) coded: [bool; 2],
 }
 
 /// Shapes, capacities and offsets.
@@ -94,6 +98,7 @@ pub(super) struct Sizes {
     side_pages: usize,
     pub(super) counters: CounterSections,
     pub(super) memory: MemorySections,
+    pub(super) protected: ProtectedSizes,
     pub(super) corrections: CorrectionSections,
     /// Of what keys of a calibration are coded by, as much in every layer.
     pub(super) metric_bytes: usize,
@@ -194,20 +199,26 @@ impl Sizes {
         let (mut of_layer, mut packed_bytes, mut scratch_bytes) = (Vec::with_capacity(g.layers), 0usize, 0usize);
         let (mut swap_bytes, mut host_bytes) = (0usize, 0usize);
         let mut frames = frames(config, &groups, original_bytes).transpose()?;
+        let protected = ProtectedSizes::of(config, stride);
         for (layout, number) in layouts.iter().zip(&group_of) {
             let group = &groups[*number];
             // Residual planes lie beside the codes: nothing is planned there, and nothing copied.
             let slots = if layout.format.refine.is_none() { slots } else { [0; 2] };
+            let coded = [!layout.format.key.is_exact(), !layout.format.value.is_exact()];
+            let places = if coded == [false; 2] { 0 } else { protected.count() };
+            let room = places.checked_mul(2 * rows * g.kv_heads).ok_or_else(too_large)?;
             let page_bytes = g.kv_heads * layout.bytes;
             let (packed_at, scratch_at, swap_at, host_at) = (packed_bytes, scratch_bytes, swap_bytes, host_bytes);
             let record_bytes = layout.bytes;
-            of_layer.push(LayerSizes { record_bytes, page_bytes, packed_at, swap_at, host_at, slots, scratch_at });
+            let at =
+                LayerSizes { record_bytes, page_bytes, packed_at, swap_at, host_at, slots, scratch_at, places, coded };
+            of_layer.push(at);
             let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
             packed_bytes = grow(packed_bytes, group.packed_pages, page_bytes).ok_or_else(too_large)?;
             let pages = if frames.is_some_and(|f| f.group == *number) { 0 } else { group.host_pages };
             host_bytes = grow(host_bytes, pages, original_bytes).ok_or_else(too_large)?;
             swap_bytes = grow(swap_bytes, swap_pages, page_bytes).ok_or_else(too_large)?;
-            scratch_bytes = grow(scratch_bytes, slots[0] + slots[1], side_bytes).ok_or_else(too_large)?;
+            scratch_bytes = grow(scratch_bytes, slots[0] + slots[1] + room, side_bytes).ok_or_else(too_large)?;
         }
         if let Some(frames) = &mut frames {
             frames.at = host_bytes;
@@ -218,6 +229,7 @@ impl Sizes {
             packed_pages.checked_mul(g.kv_heads).ok_or_else(too_large)?,
             slots,
             config.copies_per_step,
+            rows * g.kv_heads * protected.count(),
         )
         .ok_or_else(too_large)?;
         let refinable = layouts.iter().any(|layout| !layout.format.refine.is_none());
@@ -275,6 +287,7 @@ impl Sizes {
             counters: CounterSections { errors, status, heads, stats, published, turns },
             ring,
             memory,
+            protected,
             corrections,
             metric_bytes: g.layers * most_metric_bytes(layouts, g.kv_heads),
             reach_bytes: config.reach_bytes(),
@@ -292,6 +305,7 @@ impl Sizes {
         };
         // Words of promoted sides count from 1 up to pages times heads.
         let items = sizes.side_pages.saturating_mul(sizes.kv_heads).saturating_mul(2);
+        let items = items.saturating_add(rows.saturating_mul(sizes.kv_heads).saturating_mul(sizes.protected.count()));
         if items > (1 << 31) - 2 || sizes.total().is_none() {
             return Err(too_large());
         }

@@ -196,7 +196,7 @@ impl<'c> GpuStep<'c> {
 
     /// Sends lengths, tails and new pages to the device; for longer chunks, fetches the rows of their open blocks.
     fn announce(&mut self) -> Result<(), Error> {
-        let Self { cache, parts, seqs, drafting, .. } = self;
+        let Self { cache, parts, seqs, drafting, rule, .. } = self;
         for part in parts.iter() {
             for (group, reservation) in part.reservations.iter().enumerate() {
                 for span in reservation.rows() {
@@ -230,7 +230,7 @@ impl<'c> GpuStep<'c> {
                         part.guest = guest;
                         guest += 1;
                     }
-                    cache.mirror.follow(part.guest, part.row, part.len + part.tokens);
+                    cache.mirror.follow(part.guest, part.row, part.len, part.tokens);
                 }
             }
             for (group, reservation) in part.reservations.iter().enumerate() {
@@ -240,6 +240,7 @@ impl<'c> GpuStep<'c> {
         }
         cache.mirror.count(*seqs);
         cache.send_tables()?;
+        cache.core.protect(parts.len(), *rule)?;
         let filled = drafts::tell(cache, parts, drafting.is_some())?;
         if let Some(drafting) = drafting {
             *drafting = filled;

@@ -21,7 +21,7 @@ pub struct Prefetched {
 
 impl Cache {
     /// Reads originals of a sequence back from the store, ahead of its next step: those that the step will read first if it attends as the last one did,
-    /// which are the keys that this one's masses asked for and blocks without codes; under [`Policy::Dense`] all. The step then waits for the store
+    /// which are the keys that this one's masses asked for, and blocks without codes or [protected](crate::Protection); under [`Policy::Dense`] all. The step then waits for the store
     /// only for what its own masses ask for beside that. They stay until others need their room, so call it soon before the step, and on another thread than steps that
     /// should not wait: those of other sequences go on. Does nothing where nothing is spilled.
     ///
@@ -59,7 +59,9 @@ impl Cache {
         let all = self.config.policy == Policy::Dense;
         let heads = &state.heads[group.memories(layer)];
         let uncoded = &state.uncoded[group.strand(layer)];
-        let read = |block: usize| all || uncoded.contains(block) || heads.iter().any(|h| h.keys.contains(block));
+        let protected = self.config.protection.blocks(group.layout.tokens(), table.len() + 1);
+        let exact = |block: usize| uncoded.contains(block) || protected.iter().any(|p| p.contains(&block));
+        let read = |block: usize| all || exact(block) || heads.iter().any(|h| h.keys.contains(block));
         let full = table.blocks().iter().enumerate().filter(|(block, entry)| entry.is_full() && read(*block));
         full.map(|(block, entry)| Ask { block, layer, page: entry.host }).collect()
     }

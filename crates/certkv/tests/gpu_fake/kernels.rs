@@ -9,6 +9,7 @@ use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
+use certkv_kernel::cuda::protect::ProtectArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
 use certkv_kernel::cuda::rehome::RehomeArgs;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
@@ -22,6 +23,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod appended;
 #[path = "drafted.rs"]
 mod drafted;
+#[path = "guarded.rs"]
+mod guarded;
 #[path = "lent.rs"]
 mod lent;
 #[path = "tails.rs"]
@@ -32,6 +35,8 @@ mod told;
 pub(crate) use appended::{Appended, appended};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use drafted::{DRAFTED, draft_tokens};
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use guarded::{BARE, GUARDED, guard};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -298,6 +303,7 @@ extern "C" fn attend(raw: *const c_void) {
     told("attend", a.metrics);
     told_history(&a);
     tails::look_at_tails(&a);
+    guarded::look_at_protected(&a);
     if let (Some(reads), 0, 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only, a.drafts) {
         reads.push(seen(&a));
     }
@@ -536,6 +542,7 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_ladder", size_of::<LadderArgs>(), Some(ladder));
     fake.kernel("ckv_pack", size_of::<PackArgs>(), Some(pack));
     fake.kernel("ckv_gather", size_of::<GatherArgs>(), Some(gather));
+    fake.kernel("ckv_protect", size_of::<ProtectArgs>(), Some(guarded::protect));
     fake.kernel("ckv_rehome", size_of::<RehomeArgs>(), Some(lent::rehome));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
     fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(extend));

@@ -5,7 +5,7 @@ use crate::kernels::{self, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::{FORMATS, LAYERS, config};
 use crate::model::{element, expected};
 use certkv::gpu::{Compiler, Gpu, GpuCache};
-use certkv::{Admission, Certified, Chunk, Error, Policy, SequenceId, Side};
+use certkv::{Admission, Certified, Chunk, Error, Policy, Protection, SequenceId, Side};
 use certkv_testkit::generate::Rng;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +30,12 @@ impl World {
         config.max_tokens = if seed.is_multiple_of(3) { 9 } else { 30 } * kernels::BLOCK;
         config.plan_apart = (seed / 2).is_multiple_of(2);
         config.prefixes = None;
+        // Some with tokens that are always read exactly.
+        config.protection = match seed % 8 {
+            4 => Protection::new(3, 2 * kernels::BLOCK + 5),
+            _ => Protection::NONE,
+        };
+        kernels::guard(config.protection.sinks, config.protection.recent);
         let cache = GpuCache::new(gpu, compiler, config).expect("a cache");
         Self { cache, live: Vec::new(), r: Rng::new(seed), next: 0, seen: [0; 6] }
     }
@@ -162,6 +168,7 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 6], u64, 
     let [looked, strange, lacking] =
         [&kernels::LOOKED, &kernels::STRANGE, &kernels::LACKING].map(|count| count.load(Ordering::Relaxed));
     kernels::looks(false);
+    kernels::guard(0, 0);
     (seen, looked, strange + lacking)
 }
 
@@ -187,6 +194,9 @@ fn launches_find_originals_that_are_under_way() {
     let caught = caught.count();
     println!("GATE gpu-leaving executed={looked} failed={failed} controls={caught}/2 seed=0x0");
     assert!(failed == 0 && caught == 2 && looked > 1000);
+    let [guarded, bare] = [&kernels::GUARDED, &kernels::BARE].map(|count| count.load(Ordering::Relaxed));
+    println!("{guarded} protected blocks found promoted");
+    assert!(guarded > 1000 && bare == 0, "{bare} were not");
 }
 
 /// Pages that wait for originals which leave are the next step's at once, and what left is counted.
