@@ -85,7 +85,7 @@ CKV_FN u32 block_of(const CkvProtectArgs& a, const Range& r, u32 place) {
 // Copies a side to its place, if it has one. All threads of the CTA.
 CKV_FN void copy_side(u64 from, u64 to, u32 bytes) {
     if (to == 0) return;
-#pragma unroll 8
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < bytes / 16; i += THREADS) ((Vec4*)to)[i] = ((const Vec4*)from)[i];
 }
 
@@ -147,7 +147,7 @@ CKV_FN void protect_head(const CkvProtectArgs& a, const CkvProtectLayer& layer, 
 
 }  // namespace ckv_protected
 
-extern "C" __global__ void __launch_bounds__(128) ckv_protect(const __grid_constant__ CkvProtectArgs a) {
+extern "C" __global__ void __launch_bounds__(128, 8) ckv_protect(const __grid_constant__ CkvProtectArgs a) {
     using namespace ckv_protected;
     CKV_STATIC_SHARED(Shared shared);
     grid_dependency_wait();

@@ -20,7 +20,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn usage_is_code_2() {
-    let bad: [&[&str]; 53] = [
+    let bad: [&[&str]; 55] = [
         &[],
         &["fly"],
         &["--fly"],
@@ -29,6 +29,8 @@ fn usage_is_code_2() {
         &["eval", "--tolerance", "NaN"],
         &["eval", "--limit", "0"],
         &["eval", "--context", "3"],
+        &["eval", "--protect", "4"],
+        &["eval", "--protect", "4,-1"],
         &["eval", "--policy", "hope"],
         &["eval", "--format", "ctq4-v4g64-b64"],
         &["eval", "--calibration", "x", "--format", "tq4-v4g64-b64"],

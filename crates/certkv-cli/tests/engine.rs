@@ -1,6 +1,7 @@
 //! The engine behind the forward pass: golden logits, and an evaluation whose certificates are checked against the
 //! exact outputs.
 #![forbid(unsafe_code)]
+use certkv::Protection;
 use certkv_cli::{
     engine::{CpuEngine, engine},
     eval::{self, Mode, Models, Plan, Work, fake::FakeEngine, score::Judging},
@@ -79,6 +80,11 @@ fn certificates_hold_on_the_twin() {
     );
     assert!(beyond > 0 && worst(naive) > 0.2, "naive outputs off by at most {}", worst(naive));
     assert!(certified.footprint.per_token() < dense.footprint.per_token());
+    // Where all tokens are protected the same codes are not read.
+    let mut engine = CpuEngine::new(1).protecting(Protection::new(0, 4096));
+    let outcome = eval::run(&plan, models, &mut engine, &Progress::off()).unwrap();
+    let naive = &outcome.modes[1];
+    assert!(worst(naive) < 1e-3 && naive.gathered.violations == 0, "off by {}", worst(naive));
 }
 
 /// The naive mode is naive about the right thing: a plain quantizer, written apart from the engine, is as far off.
