@@ -1,8 +1,8 @@
 //! `GpuConfig::erase`: what sequences leave is zero where nobody holds anything, no bit of an answer changes for it, and what a release costs. And `GpuCache::scrub`: bits that somebody
 //! else changed are found, and nothing else is.
-use super::bench::{Bench, Failure, Tally, decode, different, heads, policies, prefill, prompt, rows};
+use super::bench::{Bench, Failure, Tally, decode, different, heads, policies, prefill, prompt, refines, rows};
 use super::unwritten::{Said, config, live};
-use certkv::{Fault, Scrub};
+use certkv::{Fault, Protection, Scrub};
 use certkv_testkit::generate::Rng;
 use std::time::Instant;
 
@@ -12,7 +12,9 @@ pub(crate) fn run(bench: &Bench<'_>) -> Result<bool, Failure> {
         for (name, policy) in policies() {
             let (mut said, mut tally) = ([Said::default(), Said::default()], Tally::default());
             for (said, erase) in said.iter_mut().zip([false, true]) {
-                let mut cache = bench.cache(certkv::gpu::GpuConfig { erase, ..config(bench, format)? })?;
+                let protection = if refines(format) { Protection::NONE } else { Protection::new(1, bench.block + 3) };
+                let config = certkv::gpu::GpuConfig { erase, protection, ..config(bench, format)? };
+                let mut cache = bench.cache(config)?;
                 let mut r = Rng::new(bench.seed);
                 for _ in 0..2 {
                     live(bench, &mut cache, policy, &mut r, said)?;

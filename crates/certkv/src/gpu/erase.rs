@@ -111,6 +111,14 @@ impl GpuCache {
                 count(&bytes);
             }
         }
+        for (layer, row) in (0..s.layers).flat_map(|layer| (0..s.rows).map(move |row| (layer, row))) {
+            let places = s.places_of(layer, row);
+            if !self.sequences.contains(row) && !places.is_empty() {
+                bytes.resize(places.len(), 0);
+                scratch.read(queue.stream(), places.start, &mut bytes)?;
+                count(&bytes);
+            }
+        }
         Ok(left)
     }
 }

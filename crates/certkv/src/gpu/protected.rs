@@ -8,6 +8,7 @@ use super::config::GpuConfig;
 use super::draft_sections::most_tokens;
 use super::sizes::Sizes;
 use crate::{Error, Protection};
+use core::ops::Range;
 
 /// Places of a KV head of a row, in a layer that has codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,13 @@ impl GpuConfig {
 }
 
 impl Sizes {
+    /// Bytes of a row's places in a layer.
+    pub(super) fn places_of(&self, layer: usize, row: usize) -> Range<usize> {
+        let each = self.kv_heads * self.of_layer[layer].places * 2 * self.side_bytes;
+        let start = self.places_at(layer) + row * each;
+        start..start + each
+    }
+
     /// First byte of a layer's places of protected blocks: `[row][kv_head][place][keys, values]`.
     pub(super) fn places_at(&self, layer: usize) -> usize {
         self.slot_at(layer, self.of_layer[layer].slots.iter().sum())

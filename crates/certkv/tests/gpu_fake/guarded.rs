@@ -2,7 +2,7 @@
 use super::{BLOCK, DIM, LOOKS, arguments, count, drafted, host, set, sides, word};
 use certkv_kernel::cuda::args::{AttendArgs, Sides};
 use certkv_kernel::cuda::protect::ProtectArgs;
-use certkv_kernel::cuda::select::NO_PAGE;
+use certkv_kernel::cuda::select::{NO_PAGE, SelectArgs, SelectMode};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,13 +68,17 @@ fn copy(from: Sides, to: Sides, bytes: usize) {
     }
 }
 
-/// What is forgotten of a row's places.
-pub(super) fn forget(held: u64, row: usize, places: usize) {
-    (2 * row * places..2 * (row + 1) * places).for_each(|i| {
-        if held != 0 {
-            set(held, i, 0)
+/// What the real kernel does of a row that is another's from now on.
+pub(super) fn forget(a: &SelectArgs, row: usize) {
+    let places = a.kv_heads as usize * a.places as usize;
+    for place in row * places..(row + 1) * places {
+        (2 * place..2 * place + 2).for_each(|i| set(a.held, i, 0));
+        let of = sides(a.sides, 2 * (a.pages * a.kv_heads) as usize + place);
+        for side in [of.keys, of.values].into_iter().filter(|side| *side != 0 && a.mode == SelectMode::Erase as u32) {
+            // SAFETY: as in `word`; places are the cache's alone.
+            unsafe { host::<u8>(side).write_bytes(0, 2 * BLOCK * DIM) };
         }
-    });
+    }
 }
 
 /// Whether a launch over a whole batch finds promoted what is protected.

@@ -440,7 +440,11 @@ extern "C" fn select(raw: *const c_void) {
     }
     if forgets {
         let entries = (1..=word(a.only, 0) as usize).map(|i| word(a.only, i));
-        let rows = entries.filter(|entry| entry & ROW_ENTRY != 0).fold(0, |rows, row| rows | 1 << (row & !ROW_ENTRY));
+        let rows = entries.filter(|entry| entry & ROW_ENTRY != 0).map(|entry| entry & !ROW_ENTRY);
+        if a.held != 0 {
+            rows.clone().for_each(|row| guarded::forget(&a, row as usize));
+        }
+        let rows = rows.fold(0, |rows, row| rows | 1 << row);
         FORGOTTEN.fetch_or(rows, Ordering::Relaxed);
     }
     if LOOKS.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
 //! What launches do with addresses of originals: they lend them, forget them, and follow them where they move.
-use super::{Plant, arguments, drafted, guarded, host, look, mark_of, planted, set, sides, word};
+use super::{Plant, arguments, drafted, host, look, mark_of, planted, set, sides, word};
 use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::rehome::{Move, RehomeArgs};
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
@@ -12,7 +12,6 @@ pub(super) fn forget(a: &SelectArgs) {
         let at = (entry & !ROW_ENTRY) as usize;
         if entry & ROW_ENTRY != 0 {
             (at * heads * stride..(at + 1) * heads * stride).for_each(|i| set(a.promoted, i, 0));
-            guarded::forget(a.held, at, heads * a.places as usize);
             continue;
         }
         for item in at * heads..(at + 1) * heads {
