@@ -6,7 +6,7 @@ use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Published;
 use crate::attend::rows::Rows;
 use crate::attend::sets::Sets;
-use crate::levels::encoders;
+use crate::levels::{Heard, encoders};
 use crate::sequence::HeadMemory;
 use crate::step::Lists;
 use crate::{Cache, Error, Tolerance};
@@ -48,6 +48,7 @@ pub(crate) struct Workspace {
     pub(crate) widths: WidthAllocator,
     pub(crate) retention: retention::Controller,
     pub(crate) planner: Planner,
+    pub(crate) heard: Heard,
     /// Between steps: what the next one begins with.
     pub(crate) lists: Lists,
 }
@@ -133,6 +134,7 @@ impl Workspace {
             widths: WidthAllocator::new(),
             retention: retention::Controller::new(),
             planner: Planner::new(),
+            heard: Heard::default(),
             lists: Lists::default(),
         }))
     }

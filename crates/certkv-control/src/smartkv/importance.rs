@@ -24,23 +24,28 @@ impl Default for ImportanceRule {
 /// Keeps head weights finite where no head attends to anything.
 const LEAST_MEAN: f64 = 1e-6;
 
-#[derive(Debug, Clone, Copy)]
-struct Item {
-    importance: f64,
-    /// `keep^updates`: what a start from 0 still takes away.
-    left: f64,
-    born: u64,
-    /// Attention of the last step, weighed by head.
-    last: f64,
-}
-
-/// What is remembered of the items of one layer, first item first.
+/// What is remembered of the items of one layer, first item first: a list for each number, so that a step goes over several items at once.
 #[derive(Debug, Clone)]
 pub struct Importance {
     rule: ImportanceRule,
     /// Concentration of each head's attention, `sum A^2`.
     heads: Vec<f64>,
-    items: Vec<Item>,
+    importance: Vec<f64>,
+    /// `keep^updates`: what a start from 0 still takes away.
+    left: Vec<f64>,
+    /// Attention of the last step, weighed by head.
+    last: Vec<f64>,
+    born: Vec<u64>,
+}
+
+/// `sum x^2`, in four sums.
+fn squares(x: &[f64]) -> f64 {
+    let (four, rest) = x.as_chunks::<4>();
+    let mut sums = [0.0; 4];
+    for part in four {
+        sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x * x);
+    }
+    rest.iter().map(|x| x * x).sum::<f64>() + (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 impl Importance {
@@ -52,7 +57,8 @@ impl Importance {
         let share = |x: f64| (0.0..1.0).contains(&x);
         let right = share(rule.keep) && share(rule.keep_head) && (0.0..=1.0).contains(&rule.mix) && rule.life > 0.0;
         if right {
-            Ok(Self { rule, heads: vec![1.0; heads], items: Vec::new() })
+            let [importance, left, last] = [const { Vec::new() }; 3];
+            Ok(Self { rule, heads: vec![1.0; heads], importance, left, last, born: Vec::new() })
         } else {
             Err(ControlError::Invalid { what: "rule", index: 0 })
         }
@@ -60,17 +66,19 @@ impl Importance {
 
     /// Items seen.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.born.len()
     }
 
     /// None yet.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.born.is_empty()
     }
 
     /// Forgets all items but the first `len`: the sequence was cut.
     pub fn truncate(&mut self, len: usize) {
-        self.items.truncate(len);
+        let Self { importance, left, last, born, .. } = self;
+        [importance, left, last].into_iter().for_each(|list| list.truncate(len));
+        born.truncate(len);
     }
 
     /// Takes the attention of a step, `[head][item]`; items beyond those seen are new with it. Allocates for new items alone.
@@ -80,27 +88,27 @@ impl Importance {
     /// weight that is negative or not finite. Nothing changed.
     pub fn update(&mut self, attention: &[f64], step: u64) -> Result<(), ControlError> {
         let (heads, rule) = (self.heads.len(), self.rule);
-        let n = attention.len().checked_div(heads).unwrap_or(0).max(self.items.len());
+        let n = attention.len().checked_div(heads).unwrap_or(0).max(self.len());
         length("attention", attention.len(), heads * n)?;
         finite("attention", attention)?;
-        self.items.resize(n, Item { importance: 0.0, left: 1.0, born: step, last: 0.0 });
-        for item in &mut self.items {
-            item.importance *= rule.keep;
-            item.left *= rule.keep;
-            item.last = 0.0;
+        let Self { importance, left, last, born, .. } = self;
+        for (list, new) in [(&mut *importance, 0.0), (&mut *left, 1.0), (&mut *last, 0.0)] {
+            list.resize(n, new);
         }
+        born.resize(n, step);
+        importance.iter_mut().for_each(|x| *x *= rule.keep);
+        left.iter_mut().for_each(|x| *x *= rule.keep);
+        last.fill(0.0);
         for (head, row) in self.heads.iter_mut().zip(attention.chunks_exact(n.max(1))) {
-            *head = rule.keep_head * *head + (1.0 - rule.keep_head) * row.iter().map(|a| a * a).sum::<f64>();
+            *head = rule.keep_head * *head + (1.0 - rule.keep_head) * squares(row);
         }
         let mean = self.heads.iter().sum::<f64>() / heads as f64 + LEAST_MEAN;
         // A head's part of the mean of its row, and of what an item gets of it.
         let share = (1.0 - rule.keep) / heads as f64;
         for (head, row) in self.heads.iter().zip(attention.chunks_exact(n.max(1))) {
             let weight = head / mean / heads as f64;
-            for (item, a) in self.items.iter_mut().zip(row) {
-                item.importance += share * a;
-                item.last += weight * a;
-            }
+            importance.iter_mut().zip(row).for_each(|(x, a)| *x += share * a);
+            last.iter_mut().zip(row).for_each(|(x, a)| *x += weight * a);
         }
         Ok(())
     }
@@ -109,9 +117,10 @@ impl Importance {
     pub fn scores(&self, step: u64, scores: &mut Vec<f64>) {
         let ImportanceRule { mix, life, .. } = self.rule;
         scores.clear();
-        scores.extend(self.items.iter().map(|item| {
-            let age = step.saturating_sub(item.born) as f64;
-            (mix * (item.importance / (1.0 - item.left)) + (1.0 - mix) * item.last) * (-age / life).exp()
+        let items = self.importance.iter().zip(&self.left).zip(&self.last).zip(&self.born);
+        scores.extend(items.map(|(((importance, left), last), born)| {
+            let age = step.saturating_sub(*born) as f64;
+            (mix * (importance / (1.0 - left)) + (1.0 - mix) * last) * (-age / life).exp()
         }));
     }
 }

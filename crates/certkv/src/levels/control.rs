@@ -9,7 +9,7 @@ use crate::{Config, Error, SequenceId};
 use certkv_control::bound_budget::{Clock, Lacking, Terms};
 use certkv_control::danger::Gate;
 use certkv_control::retention;
-use certkv_control::smartkv::{Controller, Decision};
+use certkv_control::smartkv::{Controller, Decision, Ladder};
 use certkv_page::PageError;
 use core::ops::Range;
 
@@ -256,13 +256,18 @@ impl Cache {
             }
             let mut work = self.workspace()?;
             let done = match &control {
-                Control::SmartKv(smart) => (0..self.groups.len()).try_for_each(|index| {
-                    let entry = self.control_smart(index, smart, state, &mut work, log.is_some(), &mut all)?;
-                    if let (Some(log), Some(entry)) = (&mut log, entry) {
-                        log(entry);
-                    }
-                    Ok(())
-                }),
+                Control::SmartKv(smart) => {
+                    let (bits, cost) = (self.ladder_bits(), self.ladder_cost());
+                    let ladder = Ladder { bits: &bits, cost: &cost };
+                    (0..self.groups.len()).try_for_each(|index| {
+                        let entry =
+                            self.control_smart((index, smart, &ladder), state, &mut work, log.is_some(), &mut all)?;
+                        if let (Some(log), Some(entry)) = (&mut log, entry) {
+                            log(entry);
+                        }
+                        Ok(())
+                    })
+                }
                 Control::Retention(retention) => {
                     self.control_retained(retention, state, &mut work, log.take(), &mut all)
                 }

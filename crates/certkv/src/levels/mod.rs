@@ -26,6 +26,7 @@ pub(crate) use control::LayerControl;
 pub use control::{Control, ControlEntry, Controlled, Planned};
 pub use planned::{BoundBudget, LevelPlan};
 pub use retained::Retention;
+pub(crate) use smart::Heard;
 pub use smart::SmartKv;
 pub use terms::Measure;
 
@@ -147,11 +148,18 @@ pub(crate) fn order(table: &BlockTable, levels: u8) -> impl Iterator<Item = (u8,
 
 /// Level of each full block of a table, of the ladder: it ascends, so that the first level is the last of it.
 pub(crate) fn ladder_levels(table: &BlockTable, levels: u8) -> Vec<u8> {
-    let mut found = vec![0; table.len() / table.block_size()];
-    for (level, block) in order(table, levels) {
-        found[block] = levels - 1 - level;
-    }
+    let mut found = Vec::new();
+    find_levels(table, levels, &mut found);
     found
+}
+
+/// The same, in a buffer.
+pub(crate) fn find_levels(table: &BlockTable, levels: u8, found: &mut Vec<u8>) {
+    found.clear();
+    found.resize(table.len() / table.block_size(), 0);
+    for (block, entry) in table.numbered().filter(|(_, entry)| entry.is_full()) {
+        found[block] = levels - 1 - entry.level;
+    }
 }
 
 /// An encoder for every KV head of every format: one set a level where there are levels, as all layers have the same, else one a group.

@@ -1,6 +1,6 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
-use super::ladder_levels;
+use super::find_levels;
 use super::terms::{Measure, Reading};
 use crate::cache::Cache;
 use crate::group::Group;
@@ -44,10 +44,15 @@ impl SmartKv {
 }
 
 impl Cache {
+    /// Bits of the levels, the last first.
+    pub(super) fn ladder_bits(&self) -> Vec<u8> {
+        let formats: Vec<Format> = self.config.levels.iter().rev().map(|level| level.format).collect();
+        widths(&formats)
+    }
+
     pub(super) fn control_smart(
         &self,
-        index: usize,
-        control: &SmartKv,
+        (index, control, ladder): (usize, &SmartKv, &Ladder<'_>),
         state: &mut SequenceState,
         work: &mut Workspace,
         logged: bool,
@@ -56,7 +61,8 @@ impl Cache {
         let group = &self.groups[index];
         let count = group.level_count();
         let gated = control.rule.gate.is_some();
-        let levels = ladder_levels(&state.tables[index], count);
+        let Heard { mut levels, mut attention } = core::mem::take(&mut work.heard);
+        find_levels(&state.tables[index], count, &mut levels);
         let danger = if gated {
             let reading = Reading { measure: Measure::Linear, cancels: true, gated };
             let found = self.seen(index, state, work, &levels, reading)?;
@@ -64,36 +70,41 @@ impl Cache {
         } else {
             None
         };
-        let attention = take_attention(group, state, levels.len());
+        let whole = take_attention(group, state, levels.len(), &mut attention);
         let Some(layer_control) = state.control.get_mut(index) else { return Ok(None) };
         let kept = layer_control.kept;
         let Decides::Smart(controller) = &mut layer_control.decides else { return Ok(None) };
-        let up = (0..count).rev();
-        let formats: Vec<Format> = up.clone().map(|level| group.layout_at(level).format).collect();
-        let bits = widths(&formats);
-        let cost: Vec<f64> = up.map(|level| group.bytes_at(level) as f64).collect();
-        let ladder = Ladder { bits: &bits, cost: &cost };
-        let told = Told { kept, attention: attention.as_deref(), levels: &levels, danger: danger.as_deref() };
+        let told =
+            Told { kept, attention: whole.then_some(&attention[..]), levels: &levels, danger: danger.as_deref() };
         let budget = self.of_block(control.bytes_per_token);
-        let decision = controller.tell(&mut work.widths, &ladder, &told, budget)?;
+        let decision = controller.tell(&mut work.widths, ladder, &told, budget)?;
         let scores = decision.is_some().then(|| controller.scores().to_vec());
         layer_control.told();
         if let (Some(decision), Some(scores)) = (&decision, scores) {
             self.make(index, state, work, &levels, decision, &scores, all)?;
         }
-        Ok(logged.then_some(ControlEntry {
+        let entry = logged.then(|| ControlEntry {
             layer: group.first,
             kv_heads: group.heads(),
             kept,
-            attention,
+            attention: whole.then(|| attention.clone()),
             loss: None,
             danger,
             terms: None,
-            levels,
+            levels: levels.clone(),
             decision,
             planned: None,
-        }))
+        });
+        work.heard = Heard { levels, attention };
+        Ok(entry)
     }
+}
+
+/// What a controller is told of one layer: buffers that are kept from layer to layer.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    levels: Vec<u8>,
+    attention: Vec<f64>,
 }
 
 /// Bits of a channel's key and value together: widths of the ladder. In eighths beside spherical keys, which have less than one; utility (9.11) is a power of
@@ -107,15 +118,19 @@ fn widths(formats: &[Format]) -> Vec<u8> {
     formats.iter().map(|format| of(format) as u8).collect()
 }
 
-/// The masses of the last step, `[query head][block]`, taken from the heads that kept them. `None` if there was no step, or it was of
+/// The masses of the last step, `[query head][block]`, taken from the heads that kept them. Whether these are all: not if there was no step, or it was of
 /// other blocks, or its masses are not finite.
-fn take_attention(group: &Group, state: &mut SequenceState, blocks: usize) -> Option<Vec<f64>> {
-    let mut rows = Vec::new();
+fn take_attention(group: &Group, state: &mut SequenceState, blocks: usize, rows: &mut Vec<f64>) -> bool {
+    let (heads, each) = (&mut state.heads[group.all_memories()], blocks * group.kernel.heads());
+    rows.clear();
     let mut whole = blocks > 0;
-    for head in &mut state.heads[group.all_memories()] {
+    for head in heads {
         head.terms.clear();
-        whole &= head.mass.len() == blocks * group.kernel.heads();
-        rows.extend(head.mass.drain(..).map(f64::from));
+        whole &= head.mass.len() == each && head.mass.iter().fold(true, |all, mass| all & mass.is_finite());
+        if whole {
+            rows.extend(head.mass.iter().map(|mass| f64::from(*mass)));
+        }
+        head.mass.clear();
     }
-    (whole && rows.iter().all(|mass| mass.is_finite())).then_some(rows)
+    whole
 }

@@ -6,7 +6,7 @@ use certkv_kernel::cuda::protect::{self, Places, Protect, Protecting};
 use certkv_kernel::cuda::queue::Span;
 
 impl Core {
-    /// What every layer's table of sides begins with, behind those of its pages: where the places of protected blocks are.
+    /// Writes what every layer's table of sides has behind those of its pages: where the places of protected blocks are.
     pub(super) fn name_places(&self) -> Result<(), Error> {
         let (s, m) = (&self.sizes, &self.sizes.memory);
         for layer in 0..s.layers {
