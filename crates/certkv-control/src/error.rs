@@ -71,7 +71,7 @@ pub(crate) fn non_negative(what: &'static str, x: &[f64]) -> Result<(), ControlE
 
 /// Refuses entries that are negative or not finite.
 pub(crate) fn finite(what: &'static str, x: &[f64]) -> Result<(), ControlError> {
-    let right = |v: f64| (v >= 0.0) & (v < f64::INFINITY);
+    let right = |v: f64| (0.0..f64::INFINITY).contains(&v);
     // Without a way out, so that several are looked at at once.
     if x.iter().fold(true, |all, v| all & right(*v)) {
         return Ok(());
