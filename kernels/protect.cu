@@ -30,7 +30,8 @@ struct CkvProtectLayer {
 
 struct CkvProtectArgs {
     const u32* rows;     // [seqs] row of each sequence of the batch
-    const u32* lens;     // [rows] tokens before the step
+    const u32* lens;     // [rows] tokens before the step's first
+    const u32* recorded; // [rows] tokens of which full blocks have records
     u32 seqs;
     u32 kv_heads;
     u32 stride;
@@ -57,11 +58,11 @@ struct Shared {
 struct Range {
     u32 blocks, fixed, recent, hidden, seen;
 };
-CKV_FN Range range_of(const CkvProtectArgs& a, const CkvProtectLayer& layer, u32 len) {
+CKV_FN Range range_of(const CkvProtectArgs& a, const CkvProtectLayer& layer, u32 len, u32 recorded) {
     Range r;
     // The step's first query sees one token more.
     const u32 tokens = len + 1;
-    r.blocks = len / a.block < a.stride ? len / a.block : a.stride;
+    r.blocks = recorded / a.block < a.stride ? recorded / a.block : a.stride;
     r.fixed = (a.protect_sinks + a.block - 1) / a.block;
     r.recent = a.protect_recent == 0 ? NO_BLOCK : tokens > a.protect_recent ? (tokens - a.protect_recent) / a.block : 0;
     const u32 start = tokens > layer.window ? tokens - layer.window : 0;
@@ -90,8 +91,8 @@ CKV_FN void copy_side(u64 from, u64 to, u32 bytes) {
 }
 
 // One head of one row in one layer.
-CKV_FN void protect_head(const CkvProtectArgs& a, const CkvProtectLayer& layer, u32 row, u32 len, u32 head, Shared& shared) {
-    const Range range = range_of(a, layer, len);
+CKV_FN void protect_head(const CkvProtectArgs& a, const CkvProtectLayer& layer, u32 row, u32 head, Shared& shared) {
+    const Range range = range_of(a, layer, a.lens[row], a.recorded[row]);
     const u32 entry = row * a.kv_heads + head, own = entry * a.places;
     u32* words = layer.promoted + (u64)entry * a.stride;
     Vec2* held = layer.held + own;
@@ -156,6 +157,6 @@ extern "C" __global__ void __launch_bounds__(128, 8) ckv_protect(const __grid_co
 #pragma unroll 1
     for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
         const u32 entry = item % heads, row = a.rows[entry / a.kv_heads];
-        protect_head(a, a.of[item / heads], row, a.lens[row], entry % a.kv_heads, shared);
+        protect_head(a, a.of[item / heads], row, entry % a.kv_heads, shared);
     }
 }

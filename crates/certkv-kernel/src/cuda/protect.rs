@@ -43,8 +43,10 @@ pub struct ProtectLayer {
 pub struct ProtectArgs {
     /// `u32[seqs]`: row of each sequence.
     pub rows: u64,
-    /// `u32[rows]`: tokens before the step.
+    /// `u32[rows]`: tokens before the step's first.
     pub lens: u64,
+    /// `u32[rows]`: tokens of which full blocks have records.
+    pub recorded: u64,
     /// Sequences.
     pub seqs: u32,
     /// KV heads.
@@ -106,8 +108,10 @@ pub struct Protect<'a> {
     pub ctas: u32,
     /// Sequences.
     pub seqs: usize,
-    /// `u32[rows]`: tokens before the step.
+    /// `u32[rows]`: tokens before the step's first.
     pub lens: Span<'a>,
+    /// `u32[rows]`: tokens of which full blocks have records; the same, unless blocks that the step fills have theirs already.
+    pub recorded: Span<'a>,
     /// Tokens of a block.
     pub block: usize,
     /// Bytes of a side.
@@ -165,6 +169,7 @@ pub fn protect<'a, E: From<CudaError>>(
             };
             args.rows = on.reads(t.batch, "batch", 4 * a.seqs)?;
             args.lens = on.reads(a.lens, "lens", 4 * t.rows)?;
+            args.recorded = on.reads(a.recorded, "recorded", 4 * t.rows)?;
             (args.stride, args.kv_heads) = (word("table", t.stride)?, word("kv_heads", t.kv_heads)?);
             args.places = word("places", places.count)?;
             args.layers += 1;
@@ -186,6 +191,6 @@ mod tests {
     #[test]
     fn arguments_have_the_sizes_of_the_kernel() {
         assert_eq!(size_of::<ProtectLayer>(), 7 * 8 + 4 * 4);
-        assert_eq!(size_of::<ProtectArgs>(), 2 * 8 + 10 * 4 + PROTECT_LAYERS * size_of::<ProtectLayer>());
+        assert_eq!(size_of::<ProtectArgs>(), 3 * 8 + 10 * 4 + PROTECT_LAYERS * size_of::<ProtectLayer>());
     }
 }

@@ -47,8 +47,13 @@ impl Ward {
 
     /// Protects in sequences of so many tokens; `alone`: nothing else is promoted.
     fn protect(&self, lens: &[usize], alone: bool, seed: u64) {
+        self.w.set_lens(lens);
+        self.protect_with(self.w.args.lens, alone, seed);
+    }
+
+    /// The same where these lengths say which blocks have records.
+    fn protect_with(&self, recorded: u64, alone: bool, seed: u64) {
         let w = &self.w;
-        w.set_lens(lens);
         let [window, sinks] = self.window.map_or([u32::MAX, 0], |w| w.map(|n| n as u32));
         let first = self.first();
         let layer = ProtectLayer {
@@ -67,6 +72,7 @@ impl Ward {
         let mut args = ProtectArgs {
             rows: w.args.rows,
             lens: w.args.lens,
+            recorded,
             seqs: w.args.seqs,
             kv_heads: w.args.kv_heads,
             stride: w.args.table_stride,
@@ -176,6 +182,23 @@ fn what_is_protected_lies_in_its_places() {
     }
     println!("GATE gpu-protect executed={executed} failed={failed} controls={caught}/42 seed=0x0");
     assert_eq!((failed, caught), (0, 42));
+}
+
+/// A block that the step has filled and that has its record already is protected with the others, and none of those less.
+#[test]
+fn blocks_that_a_step_fills_are_protected_where_they_have_records() {
+    let mut ward = Ward::new(Plan::new(1, &[8 * BLOCK]), 4, 2 * BLOCK + 8);
+    ward.w.set_lens(&[7 * BLOCK - 3]);
+    ward.w.rest.push(Buffer::of(&[7 * BLOCK as u32 + 4]));
+    let recorded = ward.w.rest.last().unwrap().pointer();
+    let protected = |ward: &Ward| -> Vec<usize> {
+        let words = ward.w.promoted.read::<u32>();
+        (0..ward.w.stride).filter(|block| words[*block] > ward.first()).collect()
+    };
+    ward.protect_with(ward.w.args.lens, true, 1);
+    assert_eq!(protected(&ward), [0, 4, 5]);
+    ward.protect_with(recorded, true, 2);
+    assert_eq!(protected(&ward), [0, 4, 5, 6]);
 }
 
 /// Plans and repairs promote others as ever and leave the protected blocks where they are; alone, everything else is on codes again.

@@ -68,6 +68,9 @@ fn up_to(core: &Core, call: &Call<'_>, last: Last) -> Result<(), Error> {
     core.settle(layer)?;
     let plain = || core.plain_args(call);
     let first = |args: &Attend<'_>| run_first(core, call, args);
+    if let Some(of) = call.drafts.filter(|of| !of.closing) {
+        core.protect_coded(layer, of.place, call.seqs, rule)?;
+    }
     if !call.fresh {
         core.empty_list(layer, 0, call.drafts)?;
         core.empty_corrections()?;

@@ -34,7 +34,7 @@ pub(super) extern "C" fn protect(raw: *const c_void) {
         for at in 0..a.seqs as usize * heads {
             let (row, head) = (word(a.rows, at / heads) as usize, at % heads);
             let (tokens, entry) = (word(a.lens, row) as usize, row * heads + head);
-            for block in 0..tokens / BLOCK {
+            for block in 0..word(a.recorded, row) as usize / BLOCK {
                 let old = word(layer.promoted, entry * stride + block);
                 if !is_protected(block, tokens + 1, rule) {
                     if old > layer.first || a.alone == 1 {

@@ -50,27 +50,54 @@ impl Core {
         if rule == Rule::Dense || self.sizes.protected.count() == 0 {
             return Ok(());
         }
+        let layers = (0..self.sizes.layers).filter_map(|layer| self.protecting(layer, 0).transpose());
+        let before = self.table(&self.sizes.tables.before)?;
+        self.protect_in(layers, seqs, rule, before)
+    }
+
+    /// The same of one layer, for `seqs` drafts from a place of the list on whose blocks the host has coded before they attend: beside longer chunks.
+    pub(in crate::gpu) fn protect_coded(
+        &self,
+        layer: usize,
+        place: usize,
+        seqs: usize,
+        rule: Rule,
+    ) -> Result<(), Error> {
+        if rule == Rule::Dense {
+            return Ok(());
+        }
+        let after = self.table(&self.sizes.tables.after)?;
+        self.protect_in(self.protecting(layer, place).transpose().into_iter(), seqs, rule, after)
+    }
+
+    fn protect_in<'a>(
+        &'a self,
+        layers: impl Iterator<Item = Result<Protecting<'a>, Error>>,
+        seqs: usize,
+        rule: Rule,
+        recorded: Span<'a>,
+    ) -> Result<(), Error> {
         let (s, t) = (&self.sizes, &self.sizes.tables);
         let Protection { sinks, recent } = s.protected.rule;
         let args = Protect {
             ctas: 16 * self.ctas,
             seqs,
             lens: self.table(&t.before)?,
+            recorded,
             block: s.block,
             side_bytes: s.side_bytes,
             tokens: [sinks, recent],
             alone: rule == Rule::Packed,
         };
-        let layers = (0..s.layers).filter_map(|layer| self.protecting(layer).transpose());
         protect::protect(&self.queue, &self.kit(0).protect, &args, layers)
     }
 
-    fn protecting(&self, layer: usize) -> Result<Option<Protecting<'_>>, Error> {
+    fn protecting(&self, layer: usize, place: usize) -> Result<Option<Protecting<'_>>, Error> {
         let s = &self.sizes;
         let memory = self.layer_memory(layer)?;
         let Some(places) = memory.places else { return Ok(None) };
         Ok(Some(Protecting {
-            tables: self.block_tables(layer)?,
+            tables: self.tables_from(layer, place)?,
             hosts: self.table(&s.group(layer).tables.hosts)?,
             originals: self.sides_of(layer)?,
             memory,
