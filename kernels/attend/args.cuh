@@ -78,4 +78,6 @@ struct CkvAttendArgs {
     const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
     CkvStrides query_strides;
     CkvStrides out_strides;
+    const u32* homes;       // of a variant for one of several levels: [rows][table_stride] which block of the sequence each of its blocks is, by which promoted
+                            // words and masses are found: level.cuh; null of others
 };

@@ -118,6 +118,12 @@ CKV_FN u32 mass_word(float m, float w, const Found& f) {
     return mass << 17 | share << 5 | even;
 }
 
+// (5.27), relative to the norm of what was summed: sums of products of the matrix unit, the pairs' own rounding of weight and of weight times scale.
+// Differences of weights are pairs of halves that miss a little more.
+CKV_FN float digits_of(float chain) {
+    return (2.0f * chain * U_MMA + (CORRECTS ? 7.0f : 2.0f) * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
+}
+
 // The certificate of one head from its merged scalars. `norm`, `radius`: ||O'|| and ||O' - c|| as computed; `lost`: how far what was written lies from the
 // former; `tokens`: so many were summed;
 // `gross`: all weights added or taken away, of which `l` is left.
@@ -125,10 +131,8 @@ CKV_FN CkvCertificate certify(const CkvAttendArgs& a, float m, float l, float gr
                               float gr_rows, float most_radius, float nu, float chain, float norm, float radius,
                               float lost, u32 tokens, const CkvLimit& limit) {
     const float inverse = rcp(l) * UP;
-    // (5.27): sums of products of the matrix unit, the pairs' own rounding of weight and of weight times scale, and what
-    // underflows as a half: 2^-24 a token, times a code and the root of d.
-    // Differences of weights are pairs of halves that miss a little more.
-    const float digits = (2.0f * chain * U_MMA + (CORRECTS ? 7.0f : 2.0f) * U_PAIR) * SPREAD + 8.0e-7f + (CKV_STORE == 1 ? U_ROW : 0.0f);
+    // (5.27), with what underflows as a half: 2^-24 a token, times a code and the root of d.
+    const float digits = digits_of(chain);
     const float floors = (float)tokens * 6.0e-8f * LARGEST_CODE * ROOT_D * inverse;
     const float accumulated = (nu * (digits * (CORRECTS ? gross * inverse : 1.0f) + (float)tokens * 6.0e-8f * inverse) + floors + lost) * UP;
     return conclude(Judged{m, l, g, gr, h, v, g_rows, gr_rows, most_radius, norm, radius}, accumulated, limit.relative, limit.absolute);

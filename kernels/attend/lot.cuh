@@ -81,7 +81,7 @@ CKV_FN void certify_lot(const CkvAttendArgs& a, Lot& l, const Query& q, u32 row,
         Found found = {0.0f, 0.0f};
         if (seen) found = add_block(sums, b, bound, zeta, keys, values, u32_as_float(left.x), u32_as_float(left.y));
         if (a.masses && !(kind & OPEN)) {
-            const u64 at = (u64)row * a.table_stride + seen_of(a, seg.tokens).number(index);
+            const u64 at = (u64)row * a.table_stride + home_of(a, seg.row, seen_of(a, seg.tokens).number(index));
             a.masses[at * GROUP + h] = mass_word(m, u32_as_float(left.x), found);
             if (REFINABLE && a.looks && h == 0) a.looks[at] = (u8)((kind & REFINED_KEYS ? KEYS : 0) | (kind & REFINED_VALUES ? VALUES : 0));
         }

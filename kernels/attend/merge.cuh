@@ -1,11 +1,7 @@
 // Partial results: from a warp's registers to shared memory, from the warps of a CTA to one, from CTAs to the output.
 //
-// A partial holds [GROUP][D] outputs relative to 2^m, then SCALARS numbers per head. All sums run in a fixed order, so two
-// runs give the same bits.
+// What a partial is, says partial.cuh. All sums run in a fixed order, so two runs give the same bits.
 #pragma once
-
-// Places of a head's scalars.
-enum { AT_M, AT_L, AT_G, AT_GR, AT_H, AT_V, AT_G_ROWS, AT_GR_ROWS, AT_GROSS, AT_RADIUS, AT_NORM, AT_CHAIN, AT_FLAGS };
 
 // Sums of a lane's outputs for rows r and r + 8 of its two columns, from `st.o`, with the offsets of their group of channels.
 //
@@ -254,7 +250,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
                 for (int v = 0; v < VECTOR; v++) at[v] = x[v];
                 continue;
             }
-            if (!CORRECTS && a.kept) {
+            if (!CORRECTS && !LEVELLED && a.kept) {
                 float* at = a.kept + head * PARTIAL_STRIDE + h * D + channel;
 #pragma unroll
                 for (int v = 0; v < VECTOR; v++) at[v] = x[v];
@@ -262,6 +258,10 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 #if CKV_VALUE == 2
             if constexpr (TURN_MERGED) turn_output(x);
 #endif
+            if constexpr (LEVELLED) {
+                leave_outputs(a, head, h, channel, x);
+                continue;
+            }
             float norm = 0.0f, radius = 0.0f, lost = 0.0f;
             const float inverse = 1.0f / l;
             bool own;
@@ -283,7 +283,7 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
             float s[SCALARS];
             merge_scalars(parts, h, s);
             float* at = to ? to + GROUP * D + h * SCALARS : merge.scalars + h * SCALARS;
-            float* keep = !CORRECTS && !to && a.kept ? a.kept + head * PARTIAL_STRIDE + GROUP * D + h * SCALARS : at;
+            float* keep = !CORRECTS && !LEVELLED && !to && a.kept ? a.kept + head * PARTIAL_STRIDE + GROUP * D + h * SCALARS : at;
             if (lane() == 0) {
 #pragma unroll
                 for (int k = 0; k < SCALARS; k++) at[k] = keep[k] = s[k];
@@ -295,6 +295,10 @@ CKV_APART void merge_partials(const CkvAttendArgs& a, const Parts& parts, float*
 // Certificates of the heads whose outputs were just written. All threads of the CTA.
 CKV_APART void certify_head(const CkvAttendArgs& a, const Merge& merge, const Segment& seg) {
     const u64 head = seg.head;
+    if constexpr (LEVELLED) {
+        if (threadIdx.x < GROUP) leave_scalars(a, head, threadIdx.x, merge.scalars + threadIdx.x * SCALARS, seg.tokens);
+        return;
+    }
     bool failed = false;
     if (threadIdx.x < GROUP) {
         const int h = threadIdx.x;

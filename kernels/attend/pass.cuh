@@ -21,6 +21,7 @@
 #include "attend/values.cuh"
 #include "attend/certificate.cuh"
 #include "attend/aside.cuh"
+#include "attend/level.cuh"
 #include "attend/tasks.cuh"
 #include "attend/lot.cuh"
 #include "attend/tail.cuh"

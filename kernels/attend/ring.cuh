@@ -73,7 +73,7 @@ CKV_FN void fetch_batch(const CkvAttendArgs& a, const Tasks& t, const Segment& n
             if constexpr (WINDOWED) p.tail = seen.hidden(block) << 8;
             if constexpr (DRAFTED) p.tail = unseen_of(a, s.seq, block) << 8;
             if (a.promoted) {
-                p.promoted = ld_chosen(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + block);
+                p.promoted = ld_chosen(a.promoted + ((u64)row * a.kv_heads + h) * a.table_stride + home_of(a, row, block));
                 if (p.promoted) {
                     const CkvSides sides = ld_chosen(a.sides + p.promoted - 1);
                     if (sides.keys) bulk_prefetch_l2((const void*)sides.keys, SIDE_BYTES);

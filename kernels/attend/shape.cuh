@@ -2,6 +2,7 @@
 #pragma once
 #include "directions.cuh"
 #include "grouped.cuh"
+#include "partial.cuh"
 #include "sizes.cuh"
 
 // Up to four query heads leave half of the matrix unit's eight columns free: the low digits of query and weights ride there,
@@ -67,11 +68,6 @@ constexpr bool LOW_QUERY = CKV_QUERY_LOW || BF16_QUERY || QUERIES == 2;
 constexpr int HEADS = GROUP <= 4 ? 4 : GROUP <= 8 ? 8 : 16;
 constexpr int LOT = 32 / HEADS;
 
-// Numbers of the certificate that one head keeps beside its output: see certificate.cuh.
-constexpr int SCALARS = 13;
-// One partial result: outputs of all heads, then their scalars.
-constexpr int PARTIAL = GROUP * D + GROUP * SCALARS;
-constexpr int PARTIAL_STRIDE = (PARTIAL + 3) / 4 * 4;
 
 // First the slots of all warps, which lie close (measured: 3% at 8 x 32K), then what else each has, together, so that one register and constants
 // name it: its partial result first.

@@ -45,6 +45,16 @@ struct CkvSlotPool {
     u32 unused;
 };
 
+// Records of a level (attend/level.cuh): of page p, `first` and up, head h: packed + (p - first) * page_stride + h * head_stride.
+struct alignas(16) CkvLevel {
+    u64 packed;
+    u64 page_stride;
+    u32 head_stride;
+    u32 first;
+    u32 summary;  // where the error summary is in a record
+    u32 unused;
+};
+
 // Rows and tables are those of attend. `pages`: page numbers in use are below it.
 struct CkvSelectArgs {
     const u8* packed;       // record of page p, head h: packed + p * page_stride + h * head_stride
@@ -87,4 +97,6 @@ struct CkvSelectArgs {
     u32 sinks;
     u32 closing;            // see CkvAttendArgs
     u32 places;             // of protected blocks, a head
+    const CkvLevel* levels; // of a variant for levels: [level_count] by `first`, from 0; null of others
+    u64 level_count;
 };

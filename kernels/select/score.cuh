@@ -50,6 +50,11 @@ CKV_FN void load_summary(const u8* at, Look& b) {
 }
 
 CKV_FN const u8* summary_of(const CkvSelectArgs& a, u32 page, u32 head) {
+#if CKV_LEVEL
+    const CkvLevel* of = a.levels + a.level_count - 1;
+    while (of->first > page) of--;
+    return (const u8*)(of->packed + (page - of->first) * of->page_stride + (u64)head * of->head_stride + of->summary);
+#endif
     return a.packed + page * a.page_stride + head * a.head_stride + CKV_SUMMARY;
 }
 

@@ -13,6 +13,8 @@ mod drafts;
 mod emulated;
 #[path = "emulated_attend/grouped.rs"]
 mod grouped;
+#[path = "emulated_attend/levels.rs"]
+mod levels;
 #[path = "emulated_attend/lists.rs"]
 mod lists;
 #[path = "emulated_attend/refine.rs"]

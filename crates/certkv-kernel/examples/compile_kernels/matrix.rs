@@ -17,8 +17,8 @@ const FORMATS: [(&str, Dtype); 9] = [
     ("k8-v4g64-b64-r8.4", Dtype::F16),
 ];
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
-/// certificate, single-precision queries, windows, drafts.
-const EXTRAS: [&str; 96] = [
+/// certificate, single-precision queries, windows, drafts, levels.
+const EXTRAS: [&str; 106] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -115,6 +115,16 @@ const EXTRAS: [&str; 96] = [
     "k3-c3-b16/f16/d96/g3",
     "k5-v5g32-b32/f16/d256/g2/window",
     "k7-v7g32-b32/f16/d128/g12",
+    "k8-v4g64-b64/f16/d128/g4/level",
+    "k8-v4g64-b64/f16/d128/g4/level/wide",
+    "k8-v4g64-b64/f16/d128/g4/level/single",
+    "k4-v4g64-b64/f16/d128/g4/level/wide",
+    "t4-v4g32-b32/bf16/d64/g8/level",
+    "t2-v2g16-b16/f16/d96/g3/level",
+    "tq3-tq3-b64/f16/d128/g4/level/wide",
+    "tq2-tq2-b32/f16/d256/g2/level",
+    "tq4-tq3-b64/f16/d128/g12/level",
+    "e4m3-e4m3-b64/f16/d128/g4/level",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [
@@ -227,7 +237,7 @@ pub(crate) fn full(archs: &[Arch]) -> Result<Vec<Job>, String> {
     jobs(&variants)
 }
 
-/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/draftN`, `/correct`, `/plain`, `/single`, `/window`, `/wide`, or `/from=FORMAT`, separated by commas, on
+/// Variants named as `FORMAT/STORE/dDIM/gGROUP`, then any of `/draftN`, `/correct`, `/plain`, `/single`, `/window`, `/level`, `/wide`, or `/from=FORMAT`, separated by commas, on
 /// every architecture. With `/from` only the transcoding is compiled.
 pub(crate) fn listed(list: &str, archs: &[Arch]) -> Result<Vec<Job>, String> {
     let mut variants = Vec::new();
@@ -262,14 +272,14 @@ fn parse(text: &str, arch: Arch) -> Result<Variant, String> {
             "plain" => variant.uncertified(),
             "single" => variant.with_single_queries(),
             "window" => variant.windowed(),
+            "level" => variant.levelled().map_err(|e| error(&e))?,
             draft if draft.starts_with("draft") => {
                 let tokens = draft[5..].parse().map_err(|_| bad("a draft of N tokens is /draftN"))?;
                 variant.drafting(tokens).map_err(|e| error(&e))?
             }
             "wide" => variant.wide(),
             from => {
-                let why =
-                    "only /draftN, /correct, /plain, /single, /window, /wide or /from=FORMAT may follow the group";
+                let why = "only /draftN, /correct, /plain, /single, /window, /level, /wide or /from=FORMAT may follow the group";
                 let old = layout(from.strip_prefix("from=").ok_or(bad(why))?)?;
                 variant.transcoding(old).map_err(|e| error(&e))?
             }
@@ -335,6 +345,9 @@ fn label(variant: &Variant, recipe: &Recipe) -> String {
     }
     if recipe.uses("CKV_WINDOW") && variant.is_windowed() {
         parts.push("window".to_owned());
+    }
+    if recipe.uses("CKV_LEVEL") && variant.is_levelled() {
+        parts.push("level".to_owned());
     }
     if recipe.uses("CKV_CERTIFY") && !variant.certifies() {
         parts.push("plain".to_owned());

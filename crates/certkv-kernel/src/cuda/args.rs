@@ -181,6 +181,8 @@ pub struct AttendArgs {
     pub query_strides: Strides,
     /// Where the outputs go.
     pub out_strides: Strides,
+    /// Of a variant for [levels](super::Variant::levelled): `u32[rows][table_stride]`, which block of the sequence each of a row's blocks is; 0 for others.
+    pub homes: u64,
 }
 
 /// New tokens of a sequence that one launch attends; the twin of `CkvDraft`.
@@ -290,7 +292,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 30 * 8 + 17 * 4 + 4);
+        assert_eq!(size_of::<AttendArgs>(), 31 * 8 + 17 * 4 + 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -7,7 +7,7 @@ use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, append_flag};
 use super::metrics::metrics_of;
 use super::protect::Places;
 use super::queue::{Queue, Span};
-use super::select::{CopyItem, SelectArgs, SelectMode, SelectStats, SlotPool};
+use super::select::{CopyItem, LevelRecords, SelectArgs, SelectMode, SelectStats, SlotPool};
 use super::sight::{Sight, sight_of};
 use super::tensor::Tensor;
 use super::touched::Touched;
@@ -103,6 +103,9 @@ pub struct Attend<'a> {
     pub drafts: Option<Span<'a>>,
     /// `f32[kv_heads][2][dim]`: centre and balance scale of the layer's keys, math.md (2.19a); of a variant that [needs them](Variant::is_calibrated), and of no other.
     pub metrics: Option<Span<'a>>,
+    /// Of a variant for [levels](Variant::levelled), and of no other: `u32[rows][stride]`, which block of the sequence each of a row's blocks is. Tables and
+    /// lengths are the level's then, and what the launch leaves is [`Attend::kept`], from which [`unite`](super::unite::unite) makes outputs and certificates.
+    pub homes: Option<Span<'a>>,
 }
 
 /// What a launch does with the residual planes of a refinable format (math.md 2.10).
@@ -264,6 +267,9 @@ pub struct Select<'a> {
     pub closing: bool,
     /// As [`Attend::drafts`].
     pub drafts: Option<Span<'a>>,
+    /// [`LevelRecords`](super::select::LevelRecords), of a variant for [levels](Variant::levelled), and of no other: where records of a page are. Pages of all levels
+    /// count on, and [`Select::packed`] has those of the first.
+    pub levels: Option<Span<'a>>,
 }
 
 /// Bytes of the norms of a tail's rows: [`AttendArgs::row_norms`].
@@ -399,7 +405,20 @@ pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs
         metrics: metrics_of(on, a.variant, a.metrics, t.kv_heads)?,
         query_strides,
         out_strides,
+        homes: homes_of(on, a)?,
     })
+}
+
+/// Where a level's blocks are in their sequences; 0 for a variant without levels.
+fn homes_of(on: &mut Touched, a: &Attend<'_>) -> Result<u64, CudaError> {
+    let wrong = |argument, why| Err(CudaError::BadArgument { argument, why });
+    match (a.variant.is_levelled(), a.homes) {
+        (false, None) => Ok(0),
+        (false, Some(_)) => wrong("homes", "of a variant without levels"),
+        (true, None) => wrong("homes", "none, of a variant with levels"),
+        (true, Some(_)) if a.kept.is_none() => wrong("kept", "none, of a variant with levels"),
+        (true, Some(homes)) => on.reads(homes, "homes", 4 * a.tables.entries()),
+    }
 }
 
 /// Threads of a CTA of the variant, and bytes of its dynamic shared memory.
@@ -501,8 +520,9 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
     if let Some(p) = m.places.filter(|_| a.mode == SelectMode::Erase) {
         on.writes(p.copies, "places", of_places.saturating_mul(2 * l.original_side_bytes()))?;
     }
+    let pages = if a.levels.is_some() { 0 } else { m.pages };
     Ok(SelectArgs {
-        packed: on.reads(a.packed, "packed", m.pages.saturating_mul(t.kv_heads * l.bytes))?,
+        packed: on.reads(a.packed, "packed", pages.saturating_mul(t.kv_heads * l.bytes))?,
         page_stride: (t.kv_heads * l.bytes) as u64,
         head_stride: l.bytes as u64,
         rows: on.reads(t.batch, "batch", 4 * a.seqs)?,
@@ -541,7 +561,18 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
         drafts: on.may_read(a.drafts, "drafts", a.seqs * size_of::<Draft>())?,
         held: on.may_write(m.places.map(|p| p.held), "held", of_places.saturating_mul(8))?,
         places: word("places", places)?,
+        levels: levels_of(on, a)?,
+        level_count: a.levels.map_or(0, |levels| levels.bytes() / size_of::<LevelRecords>()) as u64,
     })
+}
+
+/// Where records of levels are; 0 for a variant without.
+fn levels_of(on: &mut Touched, a: &Select<'_>) -> Result<u64, CudaError> {
+    if a.variant.is_levelled() != a.levels.is_some() {
+        let why = if a.levels.is_some() { "of a variant without levels" } else { "none, of a variant with levels" };
+        return Err(CudaError::BadArgument { argument: "levels", why });
+    }
+    on.may_read(a.levels, "levels", size_of::<LevelRecords>())
 }
 
 /// Enqueues `ckv_select`.

@@ -37,6 +37,7 @@ mod touched;
 mod turbo;
 #[cfg(all(test, loom))]
 mod turns_loom;
+pub mod unite;
 mod variant;
 
 pub use ahead::Ahead;

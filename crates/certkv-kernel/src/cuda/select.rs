@@ -158,6 +158,29 @@ pub struct SelectArgs {
     pub closing: u32,
     /// Places of protected blocks of a head.
     pub places: u32,
+    /// [`LevelRecords`]`[level_count]`, by their first pages, of a variant for [levels](super::Variant::levelled); 0 for others.
+    pub levels: u64,
+    /// How many levels; 0 for others.
+    pub level_count: u64,
+}
+
+/// Where records of a level are: of page `p`, `first` and up, head `h` at `packed + (p - first) page_stride + h head_stride`. `CkvLevel` of
+/// kernels/select/args.cuh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct LevelRecords {
+    /// Address of its first page.
+    pub packed: u64,
+    /// Bytes from a page to the next.
+    pub page_stride: u64,
+    /// Bytes from a head's record to the next.
+    pub head_stride: u32,
+    /// Its first page.
+    pub first: u32,
+    /// Where the error summary is in a record.
+    pub summary: u32,
+    /// Zero.
+    pub unused: u32,
 }
 
 /// What launches counted, each side of a block for itself.
@@ -224,7 +247,8 @@ mod tests {
     fn structs_have_the_sizes_of_their_twins() {
         assert_eq!(size_of::<SlotPool>(), 40);
         assert_eq!(size_of::<CopyItem>(), 32);
-        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 10 * 8 + 6 * 8 + 12 * 4);
+        assert_eq!(size_of::<SelectArgs>(), 12 * 8 + 2 * 40 + 10 * 8 + 6 * 8 + 12 * 4 + 16);
+        assert_eq!(size_of::<LevelRecords>(), 32);
         assert_eq!(SelectStats::from_words(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]).refined_values, 12);
     }
 }

@@ -31,6 +31,8 @@ pub enum Verb {
     Select,
     /// What heads over tolerance need: that choice for them, and the passes that follow.
     Ladder,
+    /// Outputs and certificates of what launches for several levels have left.
+    Unite,
     /// Blocks that are read as originals whatever was measured.
     Protect,
     /// Certificates to memory of the host.
@@ -43,7 +45,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Attend,
         Self::Append,
         Self::Close,
@@ -55,6 +57,7 @@ impl Verb {
         Self::Transcode,
         Self::Select,
         Self::Ladder,
+        Self::Unite,
         Self::Protect,
         Self::Publish,
         Self::Swap,
@@ -75,6 +78,7 @@ impl Verb {
             Self::Transcode => "transcode",
             Self::Select => "select",
             Self::Ladder => "ladder",
+            Self::Unite => "unite",
             Self::Protect => "protect",
             Self::Publish => "publish",
             Self::Swap => "swap",
@@ -96,6 +100,7 @@ impl Verb {
             Self::Transcode => "transcode.cu",
             Self::Select => "select.cu",
             Self::Ladder => "ladder.cu",
+            Self::Unite => "unite.cu",
             Self::Protect => "protect.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
@@ -117,6 +122,7 @@ impl Verb {
             Self::Transcode => "ckv_transcode",
             Self::Select => "ckv_select",
             Self::Ladder => "ckv_ladder",
+            Self::Unite => "ckv_unite",
             Self::Protect => "ckv_protect",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",

@@ -223,6 +223,7 @@ pub struct Variant {
     single_queries: bool,
     corrects: bool,
     windowed: bool,
+    levelled: bool,
     from: Option<RecordLayout>,
     shape: Shape,
     extend: ExtendShape,
@@ -317,9 +318,20 @@ impl Variant {
         let shape = Shape::fitting(&layout, group, limit)?;
         let extend = ExtendShape::fitting(&layout, group, limit)
             .ok_or(VariantError::SharedMemory { needs: layout.main_bytes, limit })?;
-        let (certify, single_queries, corrects, windowed) = (true, false, false, false);
-        let draft = 0;
-        Ok(Self { layout, group, draft, arch, certify, single_queries, corrects, windowed, from: None, shape, extend })
+        Ok(Self {
+            layout,
+            group,
+            draft: 0,
+            arch,
+            certify: true,
+            single_queries: false,
+            corrects: false,
+            windowed: false,
+            levelled: false,
+            from: None,
+            shape,
+            extend,
+        })
     }
 
     /// The same without certificates: what certifying costs is measured against this one. Its outputs are uncertified.
@@ -341,6 +353,22 @@ impl Variant {
     pub fn windowed(mut self) -> Self {
         self.windowed = true;
         self
+    }
+
+    /// Kernels for one of several levels (kernels/attend/level.cuh): formats that blocks of a sequence have. A launch goes over the blocks of its own, and
+    /// [`unite`](super::unite::unite) makes outputs of what all have left.
+    ///
+    /// # Errors
+    /// [`VariantError::Unsupported`] beside windows, drafts or residuals.
+    pub fn levelled(mut self) -> Result<Self, VariantError> {
+        let beside =
+            [self.windowed, self.draft > 0, !self.layout.format.refine.is_none()].into_iter().filter(|x| *x).count();
+        if beside > 0 {
+            let needs = "levels are codes alone, of single tokens that see everything";
+            return Err(VariantError::Unsupported { what: "windows, drafts and residuals:", value: beside, needs });
+        }
+        self.levelled = true;
+        Ok(self)
     }
 
     /// Kernels that attend `tokens` new tokens of a sequence in one launch (kernels/attend/draft.cuh): the query heads of all of them are one group, which reads a
@@ -488,6 +516,11 @@ impl Variant {
         self.windowed
     }
 
+    /// Whether the decode kernel is for one of several levels.
+    pub fn is_levelled(&self) -> bool {
+        self.levelled
+    }
+
     /// Whether keys are coded by a calibration, which launches are told of.
     pub fn is_calibrated(&self) -> bool {
         metric_stride(&self.layout) > 0
@@ -503,13 +536,18 @@ impl Variant {
         self.from.as_ref()
     }
 
-    /// Verbs that this variant has: transcoding only from a layout, nothing but the decode kernel and the ladder where that corrects, and of drafts what
-    /// attends and chooses.
+    /// Verbs that this variant has: transcoding only from a layout, nothing but the decode kernel and the ladder where that corrects, of drafts what
+    /// attends and chooses, and of levels what attends, chooses and unites, which others do not.
     pub fn verbs(&self) -> impl Iterator<Item = Verb> {
         let has = |verb: &Verb| {
             (*verb != Verb::Transcode || self.from.is_some())
                 && (matches!(verb, Verb::Attend | Verb::Ladder) || !self.corrects)
                 && (matches!(verb, Verb::Attend | Verb::Ladder | Verb::Select) || self.draft == 0)
+                && match verb {
+                    Verb::Attend | Verb::Select => true,
+                    Verb::Unite => self.levelled,
+                    _ => !self.levelled,
+                }
         };
         Verb::ALL.into_iter().filter(has)
     }
@@ -541,6 +579,7 @@ impl Variant {
             ("CKV_STAGES", self.shape.stages),
             ("CKV_CORRECT", usize::from(self.corrects)),
             ("CKV_WINDOW", usize::from(self.windowed)),
+            ("CKV_LEVEL", usize::from(self.levelled)),
             ("CKV_DRAFT", self.draft),
             ("CKV_CERTIFY", usize::from(self.certify)),
             ("CKV_QUERY_LOW", usize::from(self.single_queries)),
@@ -555,7 +594,7 @@ impl Variant {
 }
 
 impl fmt::Display for Variant {
-    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/draftN` if it attends drafts of so many tokens, `/correct` if it corrects, `/window` if queries see one, `/plain` if it does not certify, `/single` if it takes queries in
+    /// `k8-v4g32-b32/f16/d128/g4/sm_90a`, then `/draftN` if it attends drafts of so many tokens, `/correct` if it corrects, `/window` if queries see one, `/level` if it is for one of several, `/plain` if it does not certify, `/single` if it takes queries in
     /// single precision, `/from=FORMAT` if it transcodes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.layout;
@@ -568,6 +607,9 @@ impl fmt::Display for Variant {
         }
         if self.windowed {
             f.write_str("/window")?;
+        }
+        if self.levelled {
+            f.write_str("/level")?;
         }
         if !self.certify {
             f.write_str("/plain")?;

@@ -390,8 +390,20 @@ impl Case {
     /// Compares outputs and certificates with attention in f64. Returns what is wrong, and the largest figures seen. `looks`: sides whose
     /// residuals were read, `[head][stride]`; empty: as the mode says.
     pub fn judge(&self, out: &[f32], certificates: &[Certificate], masses: &[u32], looks: &[u8]) -> Verdict {
-        let (spec, l) = (&self.spec, &self.layout);
-        let (b, d, stride) = (l.tokens(), spec.dim, self.stride());
+        self.judge_levels(out, certificates, masses, looks, &|_, _| self)
+    }
+
+    /// The same where blocks have levels: `coded_in` says, of a block of a head, in which of several cases of the same data its record is.
+    pub fn judge_levels<'a>(
+        &'a self,
+        out: &[f32],
+        certificates: &[Certificate],
+        masses: &[u32],
+        looks: &[u8],
+        coded_in: &dyn Fn(usize, usize) -> &'a Self,
+    ) -> Verdict {
+        let spec = &self.spec;
+        let (b, d, stride) = (self.layout.tokens(), spec.dim, self.stride());
         let scale = (d as f64).powf(-0.5);
         let mut v = Verdict::default();
         let all = spec.refine.reads_all() == Some(true);
@@ -403,7 +415,10 @@ impl Case {
             let (mut used_keys, mut used_values) = (keys.clone(), values.clone());
             // The first block that is not.
             let mut coded = usize::MAX;
-            for (j, record) in head.records.iter().enumerate().filter(|(j, _)| self.sees(tokens, *j)) {
+            for j in (0..head.records.len()).filter(|j| self.sees(tokens, *j)) {
+                let case = coded_in(i, j);
+                let (l, head) = (&case.layout, &case.heads[i]);
+                let record = &head.records[j];
                 let finer = finer(l, record);
                 let look = looks.get(i * stride + j).copied().unwrap_or(if all { 3 } else { 0 });
                 let refined = look & 1 != 0 && finer.0;
@@ -415,7 +430,7 @@ impl Case {
                         if refined {
                             refined_key(l, record, t, key).unwrap();
                         } else {
-                            self.metrics.decode(i % spec.kv_heads, l, record, t, key);
+                            case.metrics.decode(i % spec.kv_heads, l, record, t, key);
                         }
                         coded = coded.min(j);
                     }
