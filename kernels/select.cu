@@ -47,6 +47,9 @@ CKV_FN void forget(const CkvSelectArgs& a) {
             const u64 line = (u64)a.kv_heads * a.table_stride;
             for (u64 i = threadIdx.x; i < line; i += CHOOSERS) a.promoted[(entry & ~ROW_ENTRY) * line + i] = 0;
             if (a.held) forget_places(a, entry & ~ROW_ENTRY);
+        } else if (entry & BLOCK_ENTRY) {
+            const u32 at = entry & ~BLOCK_ENTRY, row = at / a.table_stride, block = at % a.table_stride;
+            for (u32 h = threadIdx.x; h < a.kv_heads; h += CHOOSERS) a.promoted[((u64)row * a.kv_heads + h) * a.table_stride + block] = 0;
         } else if (entry < a.pages && a.mode == ERASE) {
             erase(a, entry);
         } else if (entry < a.pages) {

@@ -7,8 +7,8 @@ constexpr u32 REPAIR = 1;  // more for the heads in `only`, at once
 constexpr u32 FORGET = 2;  // nothing is known any more of the pages and rows in `only`
 constexpr u32 REFINE = 3;  // sides of refinable records whose residuals the heads in `only` need, for a correction
 
-// An entry of a FORGET list: a page, or with this bit a row.
-constexpr u32 ROW_ENTRY = 0x80000000u;
+// An entry of a FORGET list: a page, or with one of these bits a row, or a row * table_stride + block.
+constexpr u32 ROW_ENTRY = 0x80000000u, BLOCK_ENTRY = 0x40000000u;
 // No host page.
 constexpr u32 NO_PAGE = 0xffffffffu;
 

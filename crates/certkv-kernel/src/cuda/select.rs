@@ -16,7 +16,7 @@ pub enum SelectMode {
     /// Keeps what was promoted. Needs masses and certificates of the heads' last attend; one launch per step, between
     /// two plans.
     Repair = 1,
-    /// Forgets the pages and rows in `only`: no slot, side or word refers to them afterwards.
+    /// Forgets the pages, rows and blocks of rows in `only`: no slot, side or word refers to them afterwards.
     Forget = 2,
     /// Picks the sides of refinable records whose residuals the heads in `only` need beside those that the pass has read, for the correction that
     /// follows; heads that no residuals bring under their tolerance are added to `failures` instead.
@@ -34,6 +34,9 @@ impl SelectMode {
 
 /// In a [`SelectMode::Forget`] list: the entry is a row, not a page.
 pub const ROW_ENTRY: u32 = 1 << 31;
+
+/// The same: of a row's block, `row stride + block`, nothing is promoted.
+pub const BLOCK_ENTRY: u32 = 1 << 30;
 
 /// In `hosts`: the block has no page in the host's memory.
 pub const NO_PAGE: u32 = u32::MAX;
@@ -92,7 +95,7 @@ pub struct SelectArgs {
     pub certificates: u64,
     /// `u32[rows][kv_heads][table_stride][group]` of the last attend.
     pub masses: u64,
-    /// Repair: `u32`, a count, then `seq kv_heads + head`. Forget: a count, then pages, and rows with [`ROW_ENTRY`].
+    /// Repair: `u32`, a count, then `seq kv_heads + head`. Forget: a count, then pages, rows with [`ROW_ENTRY`], and blocks of rows with [`BLOCK_ENTRY`].
     pub only: u64,
     /// `u32[rows][kv_heads][table_stride]`: 0, or 1 + index into `sides`.
     pub promoted: u64,
@@ -181,6 +184,14 @@ pub struct LevelRecords {
     pub summary: u32,
     /// Zero.
     pub unused: u32,
+}
+
+impl LevelRecords {
+    /// Its words.
+    pub const fn words(&self) -> [u64; 4] {
+        let second = (self.head_stride as u64) | (self.first as u64) << 32;
+        [self.packed, self.page_stride, second, (self.summary as u64) | (self.unused as u64) << 32]
+    }
 }
 
 /// What launches counted, each side of a block for itself.

@@ -11,7 +11,7 @@ use super::readback::Back;
 use super::ring::Ring;
 use super::rows::Rows;
 use super::scrub::Watched;
-use super::sizes::GroupSizes;
+use super::sizes::{GroupSizes, Sizes};
 use super::spill::Spilled;
 use super::step::GpuStep;
 use super::swap::Seals;
@@ -110,9 +110,9 @@ pub struct GpuCache {
     pub(super) moves: Option<MoveEvents>,
 }
 
-/// Pages of records among those that a table gave up.
-pub(super) fn coded(dropped: &Dropped) -> impl Iterator<Item = u32> + '_ {
-    dropped.pages().filter(|page| page.class == PageClass::Packed).map(|page| page.id.index)
+/// Pages of records among those that a table gave up, by their numbers on the device.
+pub(super) fn coded<'a>(sizes: &'a Sizes, dropped: &'a Dropped) -> impl Iterator<Item = u32> + 'a {
+    dropped.pages().filter_map(|page| Some(sizes.page_of(page.class.level()?, page.id.index)))
 }
 
 impl GpuCache {
@@ -130,13 +130,14 @@ impl GpuCache {
         calibrated.as_ref().map_or(Ok(()), |calibrated| core.send_metrics(calibrated))?;
         config.scales.as_ref().map_or(Ok(()), |scales| core.send_reaches(scales))?;
         let s = &core.sizes;
+        let lower = s.levels.iter().skip(1).map(|level| level.pages);
         let of_group = |group: &GroupSizes| -> Result<Pools, Error> {
             Ok(Pools {
                 host: erase::pages(config.erase, group.host_pages)?,
                 packed: erase::pages(config.erase, group.packed_pages)?,
                 tail: erase::pages(config.erase, s.tail_slots)?,
                 swap: erase::pages(config.erase, s.swap_pages)?,
-                levels: Default::default(),
+                levels: lower.clone().map(|pages| erase::pages(config.erase, pages)).collect::<Result<_, _>>()?,
             })
         };
         let pools = s.groups.iter().map(of_group).collect::<Result<Vec<_>, _>>()?;
@@ -248,6 +249,7 @@ impl GpuCache {
         self.unlearn(slot)?;
         let id = SequenceId::fresh(slot as u32);
         self.sequences.insert(Entry { generation: id.generation, tables });
+        self.relist(slot);
         Ok(id)
     }
 
@@ -302,13 +304,16 @@ impl GpuCache {
 
     /// Tells the mirror of all blocks of a row.
     pub(super) fn mirror_table(&mut self, row: usize) {
-        let Self { mirror, sequences, .. } = self;
+        let Self { core, mirror, sequences, .. } = self;
         let Some(entry) = sequences.get(row) else { return };
         for (group, table) in entry.tables.iter().enumerate() {
             for (block, pages) in table.numbered() {
-                mirror.set(group, row, block, pages.host.index, pages.packed.map(|page| page.index));
+                // Where blocks have levels, their pages are told with those.
+                let packed = pages.packed.filter(|_| core.sizes.levels.is_empty());
+                mirror.set(group, row, block, pages.host.index, packed.map(|page| page.index));
             }
         }
+        self.relist(row);
     }
 
     fn copy_centres(&self, from: usize, to: usize) -> Result<(), Error> {
@@ -330,7 +335,7 @@ impl GpuCache {
         if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
             for (group, table) in entry.tables.into_iter().enumerate() {
                 let dropped = table.release();
-                let gone: Vec<u32> = coded(&dropped).collect();
+                let gone: Vec<u32> = coded(&self.core.sizes, &dropped).collect();
                 self.forget_later(id, group, gone, true);
                 dropped.retire(|| self.stamp(group))?;
             }
@@ -422,11 +427,11 @@ impl GpuCache {
             return Err(Error::Shape { argument: "kv_head", expected: s.kv_heads, given: kv_head });
         }
         let table = &self.entry(id)?.tables[s.group_of(layer)];
-        let page = table.get(block).and_then(|entry| entry.packed);
+        let page = table.get(block).and_then(|entry| Some(s.page_of(entry.level, entry.packed?.index)));
         let blocks = table.len() / s.block;
         let page = page.ok_or(Error::Shape { argument: "block", expected: blocks, given: block })?;
-        let mut record = vec![0; s.of_layer[layer].record_bytes];
-        packed.read(queue.stream(), s.packed_at(layer, page.index) + kv_head * record.len(), &mut record)?;
+        let mut record = vec![0; s.layout_at(&self.layouts[layer], page).bytes];
+        packed.read(queue.stream(), s.packed_at(layer, page) + kv_head * record.len(), &mut record)?;
         Ok(record)
     }
 
@@ -489,6 +494,8 @@ impl GpuCache {
         for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;
             sum.packed += used(&pools.packed, group.page_bytes);
+            let lower = pools.levels.iter().zip(s.levels.iter().skip(1));
+            sum.packed += lower.map(|(pages, level)| used(pages, level.page_bytes)).sum::<usize>();
             sum.scratch += used(&pools.tail, originals);
             sum.host += self.original_bytes(number, used(&pools.host, originals)) + used(&pools.swap, group.page_bytes);
         }
@@ -516,9 +523,7 @@ impl GpuCache {
     /// Pages in use over all classes: 0 after every sequence was released and no prefix is cached.
     pub fn live_pages(&self) -> usize {
         self.let_free();
-        let of_group = |Pools { host, packed, tail, swap, .. }: &Pools| -> usize {
-            [host, packed, tail, swap].map(|pages| pages.counts().live).iter().sum()
-        };
+        let of_group = |pools: &Pools| -> usize { pools.classes().map(|class| pools.of(class).counts().live).sum() };
         self.pools.iter().map(of_group).sum()
     }
 

@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Error, Policy, PrefixConfig, Protection, Spill, default_format};
+use crate::{Config, Error, Level, Policy, PrefixConfig, Protection, Spill, default_format};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -93,6 +93,10 @@ pub struct GpuConfig {
     pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
+    /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Formats that need a calibration or codebooks are not among them here, and blocks of a layer have
+    /// levels, not those of a KV head. Not beside windows, fixed scales, a store, cached prefixes, swapped-out sequences, chunks on the GPU and erasing.
+    pub levels: Vec<Level>,
     /// As [`Config::windows`]. Layers of equal window share block tables, whatever their formats.
     pub windows: Vec<Option<Window>>,
 }
@@ -140,6 +144,7 @@ impl GpuConfig {
             erase: false,
             chunk_tokens: 0,
             threads: 1,
+            levels: Vec::new(),
             windows: Vec::new(),
         }
         .with_scratch(SCRATCH_SHARE)
@@ -149,6 +154,14 @@ impl GpuConfig {
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.formats = vec![format];
+        self
+    }
+
+    /// The same with levels; the first is the format of all layers.
+    #[must_use]
+    pub fn with_levels(mut self, levels: Vec<Level>) -> Self {
+        self.formats = levels.first().map(|level| level.format).into_iter().collect();
+        self.levels = levels;
         self
     }
 
@@ -239,6 +252,8 @@ impl GpuConfig {
         common.spill.clone_from(&self.spill);
         (common.policy, common.protection) = (self.policy, self.protection);
         common.windows.clone_from(&self.windows);
+        common.levels.clone_from(&self.levels);
+        self.check_levels()?;
         common.prefixes.clone_from(&self.prefixes);
         (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {

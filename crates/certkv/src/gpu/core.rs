@@ -3,6 +3,7 @@ mod closing;
 mod drafts;
 mod erase;
 mod lane;
+mod levels;
 mod protect;
 mod select;
 mod tails;
@@ -12,7 +13,7 @@ pub(super) use drafts::Drafts;
 pub(super) use select::Choice;
 
 use super::config::{GpuConfig, STAGING_SLOTS};
-use super::kit::Kit;
+use super::kit::{Kit, LevelKits};
 use super::plan::GpuMachine;
 use super::policy::Limit;
 use super::prepare::Wanted;
@@ -49,6 +50,8 @@ pub(super) struct Core {
     kits: Vec<Kit>,
     /// Which of them a layer has.
     kit_of: Vec<usize>,
+    /// Where blocks have levels: their kernels, what attention of each leaves, and where records of all are, by layer.
+    pub(super) levels: Option<(LevelKits, DeviceBuffer, DeviceBuffer)>,
     pub(super) scale: f32,
     /// See [`GpuConfig::plan_target`].
     plan_target: f32,
@@ -126,7 +129,7 @@ impl Core {
             ledger.reserve(class, bytes)?;
         }
         let extends = sizes.chunk_tokens > 0;
-        let kits = wanted.kits(gpu, compiler, ctas)?;
+        let (kits, levels) = wanted.kits(gpu, compiler, ctas)?;
         let queue = Queue::new(gpu)?;
         let lane = if config.plan_apart { Some(queue.beside()?) } else { None };
         let outward = queue.beside()?;
@@ -138,6 +141,13 @@ impl Core {
         let core = Self {
             kits,
             kit_of: wanted.kit_of,
+            levels: match levels {
+                None => None,
+                Some(kits) => {
+                    let [kept, records] = sizes.level_buffers();
+                    Some((kits, buffer(Some(kept))?, buffer(Some(records))?))
+                }
+            },
             packed: buffer(Some(sizes.packed_bytes()))?,
             tails: buffer(sizes.tail_bytes())?,
             tables: buffer(sizes.table_bytes())?,
@@ -198,6 +208,7 @@ impl Core {
         }
         self.erase_all()?;
         self.name_places()?;
+        self.name_levels()?;
         let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
         for layer in 0..sizes.layers {
             if sizes.spills(layer) {
@@ -233,7 +244,7 @@ impl Core {
         self.sizes.window(layer).map(window::sight)
     }
 
-    /// The layer's pages of records.
+    /// The layer's pages of records, those of the first level where there are several.
     fn packed_of(&self, layer: usize) -> Result<Span<'_>, Error> {
         let bytes = self.sizes.group(layer).packed_pages * self.sizes.of_layer[layer].page_bytes;
         Ok(Span::of(&self.packed, self.sizes.packed_at(layer, 0), bytes)?)
@@ -366,6 +377,7 @@ impl Core {
             sight: self.sight(layer),
             drafts: None,
             metrics: self.metrics_of(layer)?,
+            homes: None,
         })
     }
 
@@ -525,7 +537,7 @@ impl Core {
             values: slots(1, &m.values, 1, counts[0])?,
             copies: words(&m.copies)?,
             queue: words(&m.queue)?,
-            pages: s.group(layer).packed_pages,
+            pages: s.pages_of(layer),
             capacity: s.copies,
             places: self.places(layer)?,
         })
@@ -541,7 +553,7 @@ impl Core {
     pub(super) fn lent_at(&self, layer: usize, page: u32) -> Result<u64, Error> {
         let (s, m) = (&self.sizes, &self.sizes.memory);
         let each = s.kv_heads * size_of::<Sides>();
-        let at = 4 * (layer * m.words + m.sides.start) + (s.group(layer).packed_pages + page as usize) * each;
+        let at = 4 * (layer * m.words + m.sides.start) + (s.pages_of(layer) + page as usize) * each;
         Ok(self.memory.address_of(at, each)?)
     }
 

@@ -13,7 +13,7 @@ use super::draft_sections::{Cut, DraftSections};
 use super::ladder::{self, Call};
 use super::policy::Rule;
 use super::record::Shape;
-use super::results::{self, Results};
+use super::results::{self, Lowered, Results};
 use super::step::Part;
 use crate::{Certificate, Error, Side};
 use certkv_kernel::cuda::args::{self, Draft, Element};
@@ -300,7 +300,7 @@ pub(super) fn read(
             to.resize(listed(seqs), 0);
             core.results.read(of.result_at(launch, section), to)?;
         }
-        let shape = (s, &cache.layouts[layer]);
+        let shape = (s, &cache.layouts[layer], Lowered::default());
         for (place, part) in in_order(parts, of.tokens, done).enumerate() {
             for token in 0..each.min(part.tokens - done) {
                 let later = done + token;

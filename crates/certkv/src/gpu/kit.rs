@@ -81,6 +81,70 @@ pub(super) fn variants(
     Ok(own.into_iter().chain(corrects).chain(drafts).collect())
 }
 
+/// Kernels of one of several levels of blocks.
+#[derive(Debug)]
+pub(super) struct LevelKit {
+    pub(super) variant: Variant,
+    attend: Function,
+    wide: (Function, Variant),
+    wide_from: usize,
+    /// Blocks into records of the level, and the variant that this is of.
+    pub(super) pack: (Function, Variant),
+}
+
+/// Kernels for blocks that have levels.
+#[derive(Debug)]
+pub(super) struct LevelKits {
+    pub(super) each: Vec<LevelKit>,
+    pub(super) select: Function,
+    pub(super) unite: Function,
+}
+
+/// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes.
+pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[(Variant, Vec<Verb>); 3]>, Error> {
+    let of = |(level, layout): (usize, RecordLayout)| {
+        let variant = Variant::new(layout, config.geometry.group(), arch).map_err(PrepareError::Variant)?;
+        let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
+        let levelled = variant.clone().levelled().map_err(PrepareError::Variant)?;
+        let wide = levelled.clone().wide();
+        let verbs = if level == 0 { levelled.verbs().collect() } else { vec![Verb::Attend] };
+        Ok([(levelled, verbs), (wide, vec![Verb::Attend]), (variant, vec![Verb::Pack])])
+    };
+    config.level_layouts()?.into_iter().enumerate().map(of).collect()
+}
+
+impl LevelKits {
+    /// For what [`level_variants`] gave; `None` of none.
+    pub(super) fn new(
+        kernels: &Kernels,
+        levels: &[[(Variant, Vec<Verb>); 3]],
+        ctas: u32,
+    ) -> Result<Option<Self>, Error> {
+        let Some([(first, _), ..]) = levels.first() else { return Ok(None) };
+        let of = |[(variant, _), (wide, _), (coder, _)]: &[(Variant, Vec<Verb>); 3]| {
+            Ok::<_, Error>(LevelKit {
+                attend: kernels.get(variant, Verb::Attend)?.clone(),
+                wide_from: variant.wide_from(ctas as usize),
+                wide: (kernels.get(wide, Verb::Attend)?.clone(), wide.clone()),
+                pack: (kernels.get(coder, Verb::Pack)?.clone(), coder.clone()),
+                variant: variant.clone(),
+            })
+        };
+        Ok(Some(Self {
+            each: levels.iter().map(of).collect::<Result<_, _>>()?,
+            select: kernels.get(first, Verb::Select)?.clone(),
+            unite: kernels.get(first, Verb::Unite)?.clone(),
+        }))
+    }
+}
+
+impl LevelKit {
+    /// The cut of the decode kernel for a launch over so many blocks.
+    pub(super) fn cut_for(&self, blocks: usize) -> (&Function, &Variant) {
+        if blocks >= self.wide_from { (&self.wide.0, &self.wide.1) } else { (&self.attend, &self.variant) }
+    }
+}
+
 impl Kit {
     /// For what [`variants`] gave. `extends`: with the kernel for longer chunks.
     pub(super) fn new(

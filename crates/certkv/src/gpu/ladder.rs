@@ -98,6 +98,9 @@ fn run_first(core: &Core, call: &Call<'_>, args: &Attend<'_>) -> Result<(), Erro
         let settled = call.fresh && call.drafts.is_some_and(|drafts| drafts.closing);
         return Ok(launch::attend(&core.queue, &kit.attend, &Attend { settled, ..*args })?);
     }
+    if core.levels.is_some() {
+        return core.attend_levels(call.layer, &Attend { settled: call.fresh, ..*args }, Some(call.blocks));
+    }
     let (kernel, variant) = core.kit(call.layer).cut_for(call.blocks);
     Ok(launch::attend(&core.queue, kernel, &Attend { variant, settled: call.fresh, ..*args })?)
 }
@@ -170,6 +173,9 @@ pub(super) fn plan(core: &Core, layer: usize, place: usize, query: Tensor<'_>, l
 }
 
 fn run(core: &Core, layer: usize, args: &Attend<'_>) -> Result<(), Error> {
+    if core.levels.is_some() {
+        return core.attend_levels(layer, args, None);
+    }
     Ok(launch::attend(&core.queue, &core.kit(layer).attend, args)?)
 }
 
@@ -200,6 +206,9 @@ fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(
     } else {
         run_first(core, call, &Attend { failures: Some(over), ..chosen })?;
     }
+    if core.levels.is_some() {
+        return climb_levels(core, call, limit, &chosen);
+    }
     core.lends(layer, corrects.is_none());
     let certificates = core.certificates_of(layer, 1, drafts)?;
     let refinement = if corrects.is_some() { Refinement::Always } else { Refinement::Never };
@@ -210,4 +219,17 @@ fn certified(core: &Core, call: &Call<'_>, limit: Limit, last: Last) -> Result<(
     // It empties the list of corrections.
     core.correcting(false);
     Ok(())
+}
+
+/// What is behind the first pass where blocks have levels, whose formats no one kernel reads: the choice, a pass over the heads over tolerance, and one over those
+/// that are left, in launches of their own.
+fn climb_levels(core: &Core, call: &Call<'_>, limit: Limit, chosen: &Attend<'_>) -> Result<(), Error> {
+    let layer = call.layer;
+    let (over, left) = (core.list_of(layer, 0, None)?, core.list_of(layer, 1, None)?);
+    let choice = Choice { mode: SelectMode::Repair, only: Some(over), ..choice_of(call) };
+    core.select(&core.queue, &choice)?;
+    core.lends(layer, true);
+    let certificates = core.certificates_of(layer, 1, None)?;
+    run(core, layer, &Attend { certificates, only: Some(over), failures: Some(left), masses: None, ..*chosen })?;
+    run(core, layer, &dense_rung(core, call, limit, left)?)
 }

@@ -1,14 +1,26 @@
 //! The host's copy of the block tables, and which pieces of it the device has yet to see. Pure.
-use super::sections::{GroupSections, TableSections};
+use super::results::Lowered;
+use super::sections::{GroupSections, LevelSections, TableSections};
 use super::sizes::{GroupSizes, Sizes};
 use certkv_kernel::cuda::encode::NONE;
+
+/// Which of a group's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    /// Pages of originals.
+    Hosts,
+    /// Pages of records.
+    Packed,
+    /// Of a row's blocks at a level, pages of records and which they are.
+    Level(usize),
+}
 
 /// A run of changed entries of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
-    /// Whose tables, and which: pages of records, or of originals.
+    /// Whose tables, and which.
     group: usize,
-    packed: bool,
+    table: Table,
     row: usize,
     first: usize,
     len: usize,
@@ -20,11 +32,23 @@ struct GroupTables {
     sections: GroupSections,
     packed: Vec<u32>,
     hosts: Vec<u32>,
+    /// Where blocks have levels.
+    levels: Vec<LevelTables>,
+}
+
+/// Blocks of rows that have one level.
+#[derive(Debug)]
+struct LevelTables {
+    packed: Vec<u32>,
+    homes: Vec<u32>,
+    /// By row: how many. Of the first level those that were told: blocks that fill come behind them.
+    counts: Vec<u32>,
 }
 
 /// Tables as the host knows them.
 #[derive(Debug)]
 pub(super) struct Mirror {
+    block: usize,
     stride: usize,
     kv_heads: usize,
     groups: Vec<GroupTables>,
@@ -38,12 +62,19 @@ pub(super) struct Mirror {
 
 impl Mirror {
     pub(super) fn new(sizes: &Sizes) -> Self {
+        let of_level = |level: &LevelSections| LevelTables {
+            packed: vec![NONE; level.packed.len()],
+            homes: vec![NONE; level.homes.len()],
+            counts: vec![0; level.lens.len()],
+        };
         let of_group = |group: &GroupSizes| GroupTables {
             packed: vec![NONE; group.tables.packed.len()],
             hosts: vec![NONE; group.tables.hosts.len()],
+            levels: group.tables.levels.iter().map(of_level).collect(),
             sections: group.tables.clone(),
         };
         Self {
+            block: sizes.block,
             stride: sizes.stride,
             kv_heads: sizes.kv_heads,
             groups: sizes.groups.iter().map(of_group).collect(),
@@ -54,11 +85,53 @@ impl Mirror {
         }
     }
 
-    /// Names the pages of a block in a group; `None` leaves the page of its records as it is.
+    /// Names the pages of a block in a group; `None` leaves the page of its records as it is. Where blocks have levels it is of the first, and behind all others.
     pub(super) fn set(&mut self, group: usize, row: usize, block: usize, host: u32, packed: Option<u32>) {
-        self.put((group, false), row, block, host);
-        if let Some(packed) = packed {
-            self.put((group, true), row, block, packed);
+        self.put((group, Table::Hosts), row, block, host);
+        let Some(packed) = packed else { return };
+        self.put((group, Table::Packed), row, block, packed);
+        if !self.groups[group].levels.is_empty() {
+            self.list((group, 0), row, block - self.lowered(group, row), (packed, block));
+        }
+    }
+
+    /// How many of a row's blocks are below the first level.
+    fn lowered(&self, group: usize, row: usize) -> usize {
+        self.groups[group].levels.iter().skip(1).map(|level| level.counts[row] as usize).sum()
+    }
+
+    /// The same with bytes of a head's records, in a layer.
+    pub(super) fn lowered_in(&self, sizes: &Sizes, layer: usize, row: usize) -> Lowered {
+        let levels = self.groups[sizes.group_of(layer)].levels.iter().zip(&sizes.levels).skip(1);
+        levels.fold(Lowered::default(), |sum, (of, level)| {
+            let blocks = of.counts[row] as usize;
+            Lowered { blocks: sum.blocks + blocks, bytes: sum.bytes + blocks * level.layout.net_bytes() }
+        })
+    }
+
+    /// Puts a block into the list of its level. Its pages have been named.
+    fn list(&mut self, (group, level): (usize, usize), row: usize, at: usize, (packed, block): (u32, usize)) {
+        let of = &mut self.groups[group].levels[level];
+        let place = row * self.stride + at;
+        let changed = of.packed[place] != packed || of.homes[place] != block as u32;
+        (of.packed[place], of.homes[place]) = (packed, block as u32);
+        if changed {
+            self.note((group, Table::Level(level)), row, at);
+        }
+    }
+
+    /// Tells of all full blocks of a row in a group whose blocks have levels: of each in their order number, level, page on the device, and which of its level's pages that
+    /// is, as lists of a level have it.
+    pub(super) fn relist(&mut self, group: usize, row: usize, blocks: impl Iterator<Item = (usize, usize, u32, u32)>) {
+        self.groups[group].levels.iter_mut().for_each(|level| level.counts[row] = 0);
+        for (block, level, page, packed) in blocks {
+            self.put((group, Table::Packed), row, block, page);
+            let Some(count) = self.groups[group].levels.get_mut(level).map(|level| &mut level.counts[row]) else {
+                continue;
+            };
+            let at = *count as usize;
+            *count += 1;
+            self.list((group, level), row, at, (packed, block));
         }
     }
 
@@ -68,19 +141,25 @@ impl Mirror {
         words.take(blocks.min(self.stride)).copied().take_while(|page| *page != NONE)
     }
 
-    fn put(&mut self, (group, packed): (usize, bool), row: usize, block: usize, page: u32) {
+    fn put(&mut self, (group, table): (usize, Table), row: usize, block: usize, page: u32) {
         let tables = &mut self.groups[group];
-        let words = if packed { &mut tables.packed } else { &mut tables.hosts };
+        let words = if table == Table::Packed { &mut tables.packed } else { &mut tables.hosts };
         let Some(word) = words.get_mut(row * self.stride + block) else { return };
         if *word == page {
             return;
         }
         *word = page;
+        self.note((group, table), row, block);
+    }
+
+    /// Notes that an entry has changed.
+    fn note(&mut self, (group, table): (usize, Table), row: usize, block: usize) {
         // Rows grow block by block and all tables grow together: the last run of the table is the one to extend.
-        let mut last = self.changed.iter_mut().rev().take(2 * self.groups.len());
-        match last.find(|run| (run.group, run.packed) == (group, packed)) {
+        let tables = self.groups.len() * (2 + self.groups[group].levels.len());
+        let mut last = self.changed.iter_mut().rev().take(tables);
+        match last.find(|run| (run.group, run.table) == (group, table)) {
             Some(run) if run.row == row && run.first + run.len == block => run.len += 1,
-            _ => self.changed.push(Run { group, packed, row, first: block, len: 1 }),
+            _ => self.changed.push(Run { group, table, row, first: block, len: 1 }),
         }
     }
 
@@ -94,6 +173,14 @@ impl Mirror {
         self.state[self.sections.before.start + row] = len as u32;
         self.state[self.sections.after.start + row] = (len + tokens) as u32;
         self.state[self.sections.batch.start + place] = row as u32;
+        for group in 0..self.groups.len() {
+            let below = self.block * self.lowered(group, row);
+            let GroupTables { sections, levels, .. } = &self.groups[group];
+            for (number, (of, level)) in sections.levels.iter().zip(levels).enumerate() {
+                let tokens = if number == 0 { len + tokens - below } else { self.block * level.counts[row] as usize };
+                self.state[of.lens.start + row] = tokens as u32;
+            }
+        }
     }
 
     /// Names the slot of a row's open block in a group.
@@ -118,12 +205,24 @@ impl Mirror {
         let Self { stride, kv_heads, groups, changed, exact, .. } = self;
         for run in changed.iter() {
             let at = run.row * *stride + run.first;
-            let GroupTables { sections, packed, hosts } = &groups[run.group];
-            let (section, words) = if run.packed { (&sections.packed, packed) } else { (&sections.hosts, hosts) };
-            let words = &words[at..at + run.len];
-            send(section.start + at, words)?;
+            let GroupTables { sections, packed, hosts, levels } = &groups[run.group];
+            let own = at..at + run.len;
+            let words = match run.table {
+                Table::Hosts => &hosts[own],
+                Table::Packed => {
+                    send(sections.packed.start + at, &packed[own])?;
+                    continue;
+                }
+                Table::Level(level) => {
+                    let (to, from) = (&sections.levels[level], &levels[level]);
+                    send(to.packed.start + at, &from.packed[own.clone()])?;
+                    send(to.homes.start + at, &from.homes[own])?;
+                    continue;
+                }
+            };
+            send(sections.hosts.start + at, words)?;
             // Under these words a head reads everything from the originals: sides are numbered by page and head.
-            for head in 0..if run.packed { 0 } else { *kv_heads } {
+            for head in 0..*kv_heads {
                 exact.clear();
                 exact.extend(words.iter().map(|page| exact_word(*page, head, *kv_heads)));
                 send(sections.exact.start + (run.row * *kv_heads + head) * *stride + run.first, exact)?;

@@ -48,6 +48,7 @@ mod kit;
 mod ladder;
 mod learn;
 mod leaving;
+mod levels;
 mod lists;
 mod mirror;
 mod moves;

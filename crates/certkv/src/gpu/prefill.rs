@@ -47,18 +47,16 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
         pages::put(core, at, (span.first_row, span.rows), (&cache.rows, token), &mut cache.page)?;
         match (span.packed, span.tail) {
             (Some(packed), _) => {
-                let at = (
-                    at,
-                    core.packed
-                        .address_of(core.sizes.packed_at(layer, packed.index), core.sizes.of_layer[layer].page_bytes)?,
-                );
+                let of = &core.sizes.of_layer[layer];
+                let record = core.packed.address_of(core.sizes.packed_at(layer, packed.index), of.page_bytes)?;
+                let at = (at, record, of.record_bytes);
                 push_items(core, layer, part.row, at, &mut items)?;
             }
             (None, Some(tail)) => core.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
         }
     }
-    pack(cache, layer, &items)?;
+    pack(cache, layer, Coder::Layer, &items)?;
     cache.pack_items = items;
     Ok(())
 }
@@ -86,12 +84,20 @@ fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<RowS
     ring.send(&core.queue, &core.centres, s.centre_at(layer, part.row), &mean)
 }
 
-/// One item per head: from the host's page that begins at byte `at` to the records that begin at address `record`.
+/// Whose format records are coded in.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Coder {
+    Layer,
+    /// One of several that blocks have.
+    Level(usize),
+}
+
+/// One item per head: from the host's page that begins at byte `at` to the records of so many `bytes` that begin at address `record`.
 pub(super) fn push_items(
     core: &Core,
     layer: usize,
     row: usize,
-    (at, record): (usize, u64),
+    (at, record, bytes): (usize, u64, usize),
     items: &mut Vec<u64>,
 ) -> Result<(), Error> {
     let s = &core.sizes;
@@ -105,7 +111,7 @@ pub(super) fn push_items(
             keys,
             values: keys + s.side_bytes as u64,
             centre: centre + (4 * head * s.dim) as u64,
-            record: record + (head * s.of_layer[layer].record_bytes) as u64,
+            record: record + (head * bytes) as u64,
         };
         items.extend_from_slice(&item.words());
     }
@@ -113,8 +119,13 @@ pub(super) fn push_items(
 }
 
 /// Enqueues the coding of all items; the kernel reads its list from the staging ring.
-pub(super) fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<(), Error> {
+pub(super) fn pack(cache: &mut GpuCache, layer: usize, coder: Coder, items: &[u64]) -> Result<(), Error> {
     let GpuCache { core, ring, .. } = cache;
+    let kit = core.kit(layer);
+    let (kernel, variant) = match (coder, &core.levels) {
+        (Coder::Level(level), Some((kits, ..))) => (&kits.each[level].pack.0, &kits.each[level].pack.1),
+        _ => (&kit.pack, &kit.variant),
+    };
     // Whole pages: an item's place says whose head it is.
     let heads = core.sizes.kv_heads;
     let most = ((ring.most() - 64) / size_of::<PackItem>() / heads).max(1) * heads;
@@ -126,7 +137,7 @@ pub(super) fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<
         area.write(at + 64, part)?;
         let status = &core.sizes.counters.status;
         let args = Pack {
-            variant: &core.kit(layer).variant,
+            variant,
             count,
             items: area.span(at + 64, size_of_val(part))?,
             count_word: area.span(at, 4)?,
@@ -136,7 +147,7 @@ pub(super) fn pack(cache: &mut GpuCache, layer: usize, items: &[u64]) -> Result<
             metrics: core.metrics_of(layer)?,
             fixed: core.fixed_of(layer)?,
         };
-        pack::pack(&core.queue, &core.kit(layer).pack, &args)?;
+        pack::pack(&core.queue, kernel, &args)?;
     }
     Ok(())
 }

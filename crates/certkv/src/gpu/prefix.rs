@@ -92,8 +92,9 @@ impl GpuCache {
 
     /// Units, and blocks of windows that went without theirs. What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
     pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
-        for (forgotten, dropped) in self.forgotten.iter_mut().zip(evicted.groups()) {
-            forgotten.extend(coded(dropped));
+        let Self { core, forgotten, .. } = &mut *self;
+        for (forgotten, dropped) in forgotten.iter_mut().zip(evicted.groups()) {
+            forgotten.extend(coded(&core.sizes, dropped));
         }
         let gone = evicted.units + evicted.blocks;
         evicted.retire(|group| self.stamp(group))?;

@@ -1,7 +1,7 @@
 //! The kernels of a configuration, with a cache or before there is one.
 use super::config::GpuConfig;
 use super::draft_sections::Widths;
-use super::kit::{self, Kit};
+use super::kit::{self, Kit, LevelKits};
 use super::plan::GpuMachine;
 use super::window;
 use crate::Error;
@@ -21,6 +21,8 @@ pub struct PreparedKernels {
 /// Variants of the kernels that a cache needs, one list for each format, with windows or without, and whose is which layer's.
 pub(super) struct Wanted {
     variants: Vec<Vec<(Variant, Vec<Verb>)>>,
+    /// Of levels that blocks have.
+    levels: Vec<[(Variant, Vec<Verb>); 3]>,
     pub(super) kit_of: Vec<usize>,
     extends: bool,
 }
@@ -43,17 +45,24 @@ impl Wanted {
         let chunks = extends.then_some(widths);
         let of = |(layout, windowed)| kit::variants(arch, config, layout, windowed, chunks);
         let variants = formats.into_iter().map(of).collect::<Result<_, _>>()?;
-        Ok(Self { variants, kit_of, extends })
+        Ok(Self { variants, levels: kit::level_variants(arch, config)?, kit_of, extends })
     }
 
     fn load(&self, gpu: &Gpu, compiler: &Compiler) -> Result<Kernels, Error> {
-        Ok(Kernels::prepare_each(gpu, &self.variants.concat(), compiler)?)
+        let all = [self.variants.concat(), self.levels.concat()].concat();
+        Ok(Kernels::prepare_each(gpu, &all, compiler)?)
     }
 
     /// Loads them, or compiles them first. `ctas`: of a launch.
-    pub(super) fn kits(&self, gpu: &Gpu, compiler: &Compiler, ctas: u32) -> Result<Vec<Kit>, Error> {
+    pub(super) fn kits(
+        &self,
+        gpu: &Gpu,
+        compiler: &Compiler,
+        ctas: u32,
+    ) -> Result<(Vec<Kit>, Option<LevelKits>), Error> {
         let kernels = self.load(gpu, compiler)?;
-        self.variants.iter().map(|all| Kit::new(&kernels, all, ctas, self.extends)).collect()
+        let kits = self.variants.iter().map(|all| Kit::new(&kernels, all, ctas, self.extends));
+        Ok((kits.collect::<Result<_, _>>()?, LevelKits::new(&kernels, &self.levels, ctas)?))
     }
 }
 

@@ -192,7 +192,8 @@ impl GpuStep<'_> {
             if self.drafting.is_some() {
                 own.copy_from_slice(&drafted.certificates[part.draft * heads..][..own.len()]);
             } else if let Some(place) = part.place {
-                let (shape, window) = ((s, &self.cache.layouts[layer]), s.window(layer));
+                let lowered = self.cache.mirror.lowered_in(s, layer, part.row);
+                let (shape, window) = ((s, &self.cache.layouts[layer], lowered), s.window(layer));
                 found.of(self.rule, (place, 0, 1), (part.len + 1, window), shape, core.kit(layer).exact, own);
             } else if let Some(extended) = self.extended[layer].get(part.first_row * heads..) {
                 let known = extended.get(..own.len()).unwrap_or(&[]);

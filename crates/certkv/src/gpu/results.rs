@@ -28,6 +28,13 @@ pub(super) fn certificates(words: &[u32]) -> impl Iterator<Item = args::Certific
     words.as_chunks().0.iter().map(args::Certificate::from_words)
 }
 
+/// Full blocks of a sequence below the first level, and bytes of a head's records of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Lowered {
+    pub(super) blocks: usize,
+    pub(super) bytes: usize,
+}
+
 /// A head's certificate.
 struct Head<'a> {
     rule: Rule,
@@ -121,13 +128,14 @@ impl Results {
         rule: Rule,
         (place, token, of): (usize, usize, usize),
         (tokens, window): (usize, Option<Window>),
-        (sizes, layout): (&Sizes, &RecordLayout),
+        (sizes, layout, lowered): (&Sizes, &RecordLayout, Lowered),
         exact_format: bool,
         out: &mut [Certificate],
     ) {
         // Full ones that were read.
         let blocks = blocks_seen(window, sizes.block, tokens) - usize::from(!tokens.is_multiple_of(sizes.block));
         let residuals = layout.key_residuals.len() + layout.value_residuals.len();
+        let records = (blocks - lowered.blocks) * (layout.net_bytes() - residuals) + lowered.bytes;
         let open = ((tokens % sizes.block) * sizes.dim * 4) as u64;
         for (h, c) in out.iter_mut().enumerate() {
             let head = place * sizes.kv_heads + h / sizes.group;
@@ -144,7 +152,7 @@ impl Results {
             c.bytes = BytesRead {
                 // Of a correction the residual planes, not the records that it read again; what the pass read of planes is counted by layer
                 // (`GpuCache::selection`).
-                packed: passes * (blocks * (layout.net_bytes() - residuals)) as u64
+                packed: passes * records as u64
                     + u64::from(first.refined_keys) * layout.key_residuals.len() as u64
                     + u64::from(first.refined_values) * layout.value_residuals.len() as u64,
                 scratch: passes * open,

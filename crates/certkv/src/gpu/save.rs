@@ -39,6 +39,7 @@ impl GpuCache {
     /// # Errors
     /// Unknown sequence; a row that the device [refused](super::GpuStep::append_device); the driver's; [`SaveError::Io`], and [`Error::Fetch`] of spilled originals: what was written so far is of no use.
     pub fn save(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
+        self.without_levels("saved")?;
         let span = span!("save", bytes = _);
         let written = self.write_out(id, scope, out);
         let written = self.core.host.moved(Kind::Save, written)?;
@@ -105,6 +106,7 @@ impl GpuCache {
     /// [`Error::Save`] says why a file is refused; as [`GpuCache::create`] and [`GpuCache::begin`] if there is no room; the
     /// driver's. Nothing changed.
     pub fn restore(&mut self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
+        self.without_levels("restored")?;
         let span = span!("restore", bytes = _);
         let mut from = Counted { from, bytes: 0 };
         let restored = self.read_in(scope, &mut from);

@@ -4,7 +4,7 @@
 //! A kernel makes the digests where the pages lie, so that nothing but these travels. What differs is coded again from its originals beside the page, and takes its place if it is what was first seen.
 use super::cache::GpuCache;
 use super::core::Core;
-use super::prefill::{pack, push_items};
+use super::prefill::{Coder, pack, push_items};
 use super::ring::Ring;
 use crate::scrub::{Cursor, Damage, Fault, Next, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
@@ -62,6 +62,7 @@ impl GpuCache {
     /// # Errors
     /// The driver's; [`Error::Budget`] and out of memory in the first call.
     pub fn scrub(&mut self, how: Scrub) -> Result<Scrubbed, Error> {
+        self.without_levels("scrubbed")?;
         let span = span!("scrub", pages = _, mended = _, damaged = _);
         self.watch()?;
         if how.originals {
@@ -212,8 +213,9 @@ impl GpuCache {
             // What lies between sections of a record no coding writes.
             spare.copy_from(core.queue.stream(), 0, &core.packed, at, bytes)?;
             let mut items = Vec::new();
-            push_items(&core, look.layer, id.slot as usize, (host, spare.address()), &mut items)?;
-            pack(self, look.layer, &items)?;
+            let record_bytes = core.sizes.of_layer[look.layer].record_bytes;
+            push_items(&core, look.layer, id.slot as usize, (host, spare.address(), record_bytes), &mut items)?;
+            pack(self, look.layer, Coder::Layer, &items)?;
             let made = Span::of(&spare, 0, bytes)?;
             if digests(&core, &mut self.ring, &[made], made)?.first() != Some(&sealed) {
                 return Ok(false);

@@ -28,6 +28,26 @@ pub(super) struct GroupSections {
     pub(super) hosts: Range<usize>,
     /// `[row][kv_head][stride]`: promoted words under which everything is read from the originals.
     pub(super) exact: Range<usize>,
+    /// Where blocks have levels: those of each.
+    pub(super) levels: Vec<LevelSections>,
+}
+
+impl GroupSections {
+    /// Where they end.
+    pub(super) fn end(&self) -> usize {
+        self.levels.last().map_or(self.exact.end, |level| level.homes.end)
+    }
+}
+
+/// Those of a level: its tokens, which are among the state, then its tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LevelSections {
+    /// `[row]`.
+    pub(super) lens: Range<usize>,
+    /// `[row][stride]`: pages of records of a row's blocks at the level, without a gap.
+    pub(super) packed: Range<usize>,
+    /// `[row][stride]`: which blocks of the sequence they are.
+    pub(super) homes: Range<usize>,
 }
 
 /// Words of the counters' buffer: zero between launches, but for `errors`, `status` and what counts up.
@@ -130,22 +150,28 @@ pub(super) fn sections<const N: usize>(words: [usize; N]) -> Option<([Range<usiz
     Some((lay_out(&mut at, words)?, at))
 }
 
-/// Sections of the tables' buffer, with those of each group.
+/// Sections of the tables' buffer, with those of each group, whose blocks have so many `levels`, or 0.
 pub(super) fn table_sections(
-    groups: usize,
+    (groups, levels): (usize, usize),
     rows: usize,
     entries: usize,
     exact: usize,
 ) -> Option<(TableSections, Vec<GroupSections>)> {
     let at = &mut 0;
     let [before, after] = lay_out(at, [rows; 2])?;
-    let tails = (0..groups).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
+    let tails = (0..groups * (1 + levels)).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
     let [batch, count] = lay_out(at, [rows, 2])?;
-    let of_group = |[tails]: [Range<usize>; 1]| {
+    let of_group = |words: &[[Range<usize>; 1]]| {
+        let [tails, lens @ ..] = words else { return None };
         let [packed, hosts, exact] = lay_out(at, [entries, entries, exact])?;
-        Some(GroupSections { tails, packed, hosts, exact })
+        let of_level = |lens: &[Range<usize>; 1]| {
+            let [packed, homes] = lay_out(at, [entries, entries])?;
+            Some(LevelSections { lens: lens[0].clone(), packed, homes })
+        };
+        let levels = lens.iter().map(of_level).collect::<Option<Vec<_>>>()?;
+        Some(GroupSections { tails: tails[0].clone(), packed, hosts, exact, levels })
     };
-    let of_groups = tails.into_iter().map(of_group).collect::<Option<Vec<_>>>()?;
+    let of_groups = tails.chunks(1 + levels).map(of_group).collect::<Option<Vec<_>>>()?;
     Some((TableSections { before, after, batch, count }, of_groups))
 }
 

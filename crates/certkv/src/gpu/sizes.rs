@@ -20,7 +20,7 @@ use certkv_device::cuda::PinnedBuffer;
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::ladder::TURN_WORDS;
-use certkv_kernel::cuda::select::SelectStats;
+use certkv_kernel::cuda::select::{LevelRecords, SelectStats};
 use certkv_kernel::cuda::{Variant, launch, publish};
 use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
 use certkv_tier::spill::map::Residency;
@@ -33,11 +33,25 @@ pub(super) struct GroupSizes {
     pub(super) window: Option<Window>,
     /// Their numbers.
     pub(super) layers: Vec<usize>,
+    /// Pages of records, of the first level where there are several.
     pub(super) packed_pages: usize,
     pub(super) host_pages: usize,
     /// Bytes of a page of records in all of them.
     pub(super) page_bytes: usize,
     pub(super) tables: GroupSections,
+}
+
+/// One of several levels of blocks, in every layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LevelSizes {
+    pub(super) layout: RecordLayout,
+    /// Bytes of a page of records.
+    pub(super) page_bytes: usize,
+    pub(super) pages: usize,
+    /// Pages of the levels before it: on the device pages of all levels count on.
+    pub(super) first: u32,
+    /// First byte of its pages among the layer's.
+    at: usize,
 }
 
 /// What depends on a layer's format.
@@ -82,6 +96,10 @@ pub(super) struct Sizes {
     pub(super) swap_pages: usize,
     /// By layer.
     pub(super) of_layer: Vec<LayerSizes>,
+    /// Levels of blocks; none where all have their layer's format.
+    pub(super) levels: Vec<LevelSizes>,
+    /// Bytes of the state that attention of a level leaves.
+    pub(super) level_kept_bytes: usize,
     packed_bytes: usize,
     host_bytes: usize,
     /// `None` where every page has room in every layer.
@@ -160,7 +178,13 @@ impl Sizes {
         let stride = config.max_context.div_ceil(block);
         let all = config.max_tokens.div_ceil(block);
         let swap_pages = config.swap_tokens.div_ceil(block);
-        let by_window = window::groups(&window::by_layer(config));
+        let levels = level_sizes(config)?;
+        let by_window = match levels.is_empty() {
+            true => window::groups(&window::by_layer(config)),
+            // Blocks of a layer have levels of their own, and so tables.
+            false => (0..g.layers).map(|layer| (None, vec![layer])).collect(),
+        };
+        let level_pages: usize = levels.iter().map(|level| level.pages).sum();
         let mut group_of = vec![0; g.layers];
         for (group, (_, layers)) in by_window.iter().enumerate() {
             layers.iter().for_each(|layer| group_of[*layer] = group);
@@ -168,13 +192,13 @@ impl Sizes {
         let entries = rows.checked_mul(stride).ok_or_else(too_large)?;
         let exact = entries.checked_mul(g.kv_heads).ok_or_else(too_large)?;
         let (tables, sections_of_groups) =
-            table_sections(by_window.len(), rows, entries, exact).ok_or_else(too_large)?;
+            table_sections((by_window.len(), levels.len()), rows, entries, exact).ok_or_else(too_large)?;
         let of_group = |((window, layers), tables): ((Option<Window>, Vec<usize>), GroupSections)| {
             // Blocks of all sequences at once.
             let room = window.map_or(usize::MAX, |window| window.most_blocks(block, stride).saturating_mul(rows));
             GroupSizes {
                 window,
-                packed_pages: all.min(room),
+                packed_pages: levels.first().map_or(all.min(room), |level| level.pages),
                 // An open block has originals too; a tail is given up only after its successor was taken. Sequences that are
                 // swapped out keep theirs, beside those that take their place; no more than all sequences can have.
                 host_pages: all.saturating_add(swap_pages.min(entries)).saturating_add(rows).min(room),
@@ -186,6 +210,7 @@ impl Sizes {
         let groups: Vec<GroupSizes> = by_window.into_iter().zip(sections_of_groups).map(of_group).collect();
         let most_of = |pages: fn(&GroupSizes) -> usize| groups.iter().map(pages).max().unwrap_or(0);
         let (packed_pages, host_pages) = (most_of(|group| group.packed_pages), most_of(|group| group.host_pages));
+        let packed_pages = packed_pages.max(level_pages);
         let of_groups: Vec<_> = groups.iter().map(|group| (block, group.host_pages, stride)).collect();
         let prefix_bytes = match &config.prefixes {
             Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &of_groups)?,
@@ -214,7 +239,11 @@ impl Sizes {
                 LayerSizes { record_bytes, page_bytes, packed_at, swap_at, host_at, slots, scratch_at, places, coded };
             of_layer.push(at);
             let grow = |at: usize, n: usize, bytes: usize| n.checked_mul(bytes).and_then(|more| at.checked_add(more));
-            packed_bytes = grow(packed_bytes, group.packed_pages, page_bytes).ok_or_else(too_large)?;
+            packed_bytes = match levels.last() {
+                None => grow(packed_bytes, group.packed_pages, page_bytes),
+                Some(last) => packed_bytes.checked_add(last.at).and_then(|at| grow(at, last.pages, last.page_bytes)),
+            }
+            .ok_or_else(too_large)?;
             let pages = if frames.is_some_and(|f| f.group == *number) { 0 } else { group.host_pages };
             host_bytes = grow(host_bytes, pages, original_bytes).ok_or_else(too_large)?;
             swap_bytes = grow(swap_bytes, swap_pages, page_bytes).ok_or_else(too_large)?;
@@ -278,6 +307,11 @@ impl Sizes {
             host_bytes,
             frames,
             of_layer,
+            level_kept_bytes: match levels.is_empty() {
+                true => 0,
+                false => launch::kept_bytes(variant, rows * g.kv_heads).next_multiple_of(ALIGN),
+            },
+            levels,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
             original_bytes,
@@ -310,6 +344,29 @@ impl Sizes {
             return Err(too_large());
         }
         Ok(sizes)
+    }
+
+    /// Pages of records of a layer, of all levels.
+    pub(super) fn pages_of(&self, layer: usize) -> usize {
+        match &self.levels[..] {
+            [] => self.group(layer).packed_pages,
+            levels => levels.iter().map(|level| level.pages).sum(),
+        }
+    }
+
+    /// On the device, the number of page `index` of a level.
+    pub(super) fn page_of(&self, level: u8, index: u32) -> u32 {
+        self.levels.get(usize::from(level)).map_or(index, |level| level.first + index)
+    }
+
+    /// The level of a page by that number.
+    pub(super) fn level_of(&self, page: u32) -> Option<&LevelSizes> {
+        self.levels.iter().rev().find(|level| level.first <= page)
+    }
+
+    /// Layout of the records in a page of a layer whose own is `layout`.
+    pub(super) fn layout_at<'a>(&'a self, layout: &'a RecordLayout, page: u32) -> &'a RecordLayout {
+        self.level_of(page).map_or(layout, |level| &level.layout)
     }
 
     /// The group of a layer.
@@ -365,7 +422,11 @@ impl Sizes {
             let room = group.window.map_or(self.stride, |window| window.most_blocks(self.block, self.stride));
             let tables = self.rows.checked_mul(BlockTable::bytes(room) + size_of::<BlockTable>())?;
             let mirror = 4 * (group.tables.packed.len() + group.tables.hosts.len());
-            let of_group = pages.map(PageAllocator::bytes).into_iter().chain([tables, mirror]);
+            let lower = self.levels.iter().skip(1).map(|level| level.pages);
+            let listed =
+                group.tables.levels.iter().map(|level| 4 * (level.packed.len() + level.homes.len() + self.rows));
+            let of_group =
+                pages.into_iter().chain(lower).map(PageAllocator::bytes).chain([tables, mirror]).chain(listed);
             all = of_group.into_iter().try_fold(all, usize::checked_add)?;
         }
         Some(all)
@@ -394,7 +455,7 @@ impl Sizes {
     }
 
     pub(super) fn table_bytes(&self) -> Option<usize> {
-        self.groups.last()?.tables.exact.end.checked_mul(4)
+        self.groups.last()?.tables.end().checked_mul(4)
     }
 
     /// Sides of all pages of originals, in one layer; as many as the largest group has.
@@ -492,7 +553,8 @@ impl Sizes {
         let work =
             work.checked_add(self.chunk_bytes() + self.dense_list_bytes() + self.metric_bytes + self.reach_bytes);
         let work = work.and_then(|work| work.checked_add(self.zero_bytes));
-        let work = work.and_then(|work| work.checked_add(self.drafts.bytes()));
+        let work =
+            work.and_then(|work| work.checked_add(self.drafts.bytes() + self.level_buffers().iter().sum::<usize>()));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));
@@ -546,7 +608,15 @@ impl Sizes {
     /// First byte of page `page` of records in `layer`.
     pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
         let own = &self.of_layer[layer];
-        own.packed_at + page as usize * own.page_bytes
+        match self.level_of(page) {
+            None => own.packed_at + page as usize * own.page_bytes,
+            Some(level) => own.packed_at + level.at + (page - level.first) as usize * level.page_bytes,
+        }
+    }
+
+    /// Bytes of what attention of levels leaves, and of where records of all are.
+    pub(super) fn level_buffers(&self) -> [usize; 2] {
+        [self.level_kept_bytes, self.layers * size_of::<LevelRecords>()].map(|bytes| bytes * self.levels.len())
     }
 
     /// First byte of page `page` of records in `layer`, in host memory.
@@ -579,6 +649,25 @@ impl Sizes {
     pub(super) fn centre_at(&self, layer: usize, row: usize) -> usize {
         layer * self.centre_bytes() + 4 * row * self.kv_heads * self.dim
     }
+}
+
+/// Levels of blocks, one after the other in a layer's pages of records.
+fn level_sizes(config: &GpuConfig) -> Result<Vec<LevelSizes>, Error> {
+    let (mut levels, mut first, mut at) = (Vec::new(), 0usize, 0usize);
+    for (level, layout) in config.levels.iter().zip(config.level_layouts()?) {
+        let (pages, page_bytes) = (level.tokens.div_ceil(layout.tokens()), config.geometry.kv_heads * layout.bytes);
+        levels.push(LevelSizes {
+            layout,
+            page_bytes,
+            pages,
+            first: u32::try_from(first).map_err(|_| too_large())?,
+            at,
+        });
+        first += pages;
+        let end = pages.checked_mul(page_bytes).and_then(|bytes| at.checked_add(bytes)).ok_or_else(too_large)?;
+        at = end.checked_next_multiple_of(ALIGN).ok_or_else(too_large)?;
+    }
+    Ok(levels)
 }
 
 /// Bytes of the area that results are read into.

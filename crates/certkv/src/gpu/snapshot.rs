@@ -31,6 +31,8 @@ impl GpuCache {
         for (number, (group, pools)) in s.groups.iter().zip(&self.pools).enumerate() {
             let originals = group.layers.len() * s.original_bytes;
             used[Class::Packed as usize] += taken(&pools.packed) * group.page_bytes;
+            let lower = pools.levels.iter().zip(s.levels.iter().skip(1));
+            used[Class::Packed as usize] += lower.map(|(pages, level)| taken(pages) * level.page_bytes).sum::<usize>();
             used[Class::Scratch as usize] += taken(&pools.tail) * originals;
             used[Class::Host as usize] +=
                 self.original_bytes(number, taken(&pools.host) * originals) + taken(&pools.swap) * group.page_bytes;
@@ -66,7 +68,7 @@ impl GpuCache {
             restores: self.core.host.moves(Kind::Restore),
             swap_outs: self.core.host.moves(Kind::SwapOut),
             swap_ins: self.core.host.moves(Kind::SwapIn),
-            recodes: None,
+            recodes: (!s.levels.is_empty()).then(|| self.core.host.moves(Kind::Recode)),
             outputs: None,
             read: None,
             saturated: None,

@@ -535,7 +535,7 @@ impl<'c> GpuStep<'c> {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
-                cache.forgotten[group].extend(coded(&committed.dropped));
+                cache.forgotten[group].extend(coded(&cache.core.sizes, &committed.dropped));
                 committed.dropped.retire(|| cache.stamp(group))?;
                 for block in committed.filled {
                     cache.full(part.id, group, block)?;

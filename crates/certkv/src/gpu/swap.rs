@@ -69,6 +69,7 @@ impl GpuCache {
     /// # Errors
     /// As [`Cache::swap_out`](crate::Cache::swap_out). The sequence is where it was.
     pub fn swap_out(&mut self, id: SequenceId) -> Result<u64, Error> {
+        self.without_levels("swapped out")?;
         let span = span!("swap out", bytes = _);
         let moved = self.leave(id);
         let moved = self.core.host.moved(Kind::SwapOut, moved)?;
@@ -167,7 +168,7 @@ impl GpuCache {
             // The plan is this table's, and nothing happened to it since.
             let table = &mut self.entry_mut(id)?.tables[group];
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
-            let gone: Vec<u32> = coded(&dropped).collect();
+            let gone: Vec<u32> = coded(&self.core.sizes, &dropped).collect();
             self.forget_later(id, group, gone, false);
             dropped.retire(landed)?;
         }

@@ -63,10 +63,11 @@ impl GpuCache {
                 result => break result?,
             }
         };
-        let gone: Vec<u32> = coded(ops.dropped()).collect();
+        let gone: Vec<u32> = coded(&self.core.sizes, ops.dropped()).collect();
         // Numbers of passed blocks come again where the cut has closed the hole.
         let again = passed && self.entry(id)?.tables[group].hole().is_empty();
         self.forget_later(id, group, gone, again);
+        self.relist(id.slot as usize);
         let renewed = self.renew_originals(group, ops.renamed());
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
@@ -86,11 +87,12 @@ impl GpuCache {
         for group in 0..self.pools.len() {
             let passed = !self.entry(id)?.tables[group].hole().is_empty();
             let ops = self.entry_mut(id)?.tables[group].truncate(whole).map_err(Error::from_table)?;
-            let gone: Vec<u32> = coded(ops.dropped()).collect();
+            let gone: Vec<u32> = coded(&self.core.sizes, ops.dropped()).collect();
             let again = passed && self.entry(id)?.tables[group].hole().is_empty();
             self.forget_later(id, group, gone, again);
             ops.retire(|| self.stamp(group))?;
         }
+        self.relist(id.slot as usize);
         self.forgive_later(id.slot as usize, whole);
         Err(Error::Shortened { len: whole, cause: Box::new(cause) })
     }

@@ -14,6 +14,7 @@ use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArg
 use certkv_kernel::cuda::rehome::RehomeArgs;
 use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
 use certkv_kernel::cuda::swap::{SwapArgs, SwapItem, digest};
+use certkv_kernel::cuda::unite::UniteArgs;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,6 +28,8 @@ mod drafted;
 mod guarded;
 #[path = "lent.rs"]
 mod lent;
+#[path = "levelled.rs"]
+mod levelled;
 #[path = "tails.rs"]
 mod tails;
 #[path = "told.rs"]
@@ -37,6 +40,8 @@ pub(crate) use appended::{Appended, appended};
 pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use guarded::{BARE, GUARDED, guard};
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use levelled::{GAPS, UNITED};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -114,6 +119,10 @@ pub(crate) enum Plant {
     OneStride,
     /// Nobody finds the norms of rows that did not come by an append.
     NoNorms,
+    /// What is promoted of a block that was coded again stays what it was.
+    OldWords,
+    /// A level's launch is taken for another's.
+    NoLevel,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -221,11 +230,14 @@ fn seen(a: &AttendArgs) -> Vec<Read> {
             let page = u64::from(word(a.table, row * a.table_stride as usize + block));
             for head in 0..a.kv_heads as usize {
                 let record = a.packed + page * a.page_stride + head as u64 * a.head_stride;
+                let block = levelled::home(a, row, block);
                 let at = (row * a.kv_heads as usize + head) * a.table_stride as usize + block;
                 let promoted = if a.promoted == 0 { 0 } else { word(a.promoted, at) as usize };
+                // A word may name a place of which everything was forgotten.
+                let keys = promoted.checked_sub(1).map(|i| sides(a.sides, i).keys).filter(|keys| *keys != 0);
                 // SAFETY: as in `word`: the sides that a word names.
-                let of = |i| unsafe { digest(core::slice::from_raw_parts(host(sides(a.sides, i).keys), 4 * SIDE)) };
-                let originals = promoted.checked_sub(1).map(of);
+                let of = |keys| unsafe { digest(core::slice::from_raw_parts(host(keys), 4 * SIDE)) };
+                let originals = keys.map(of);
                 all.push(Read { place, head, block, mark: mark_of(record, 0), originals });
             }
         }
@@ -266,7 +278,7 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     let (mut all, line) = (true, (row * a.kv_heads as usize + kv) * stride);
     for block in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
         let page = u64::from(word(a.table, row * stride + block));
-        match word(a.promoted, line + block) as usize {
+        match word(a.promoted, line + levelled::home(a, row, block)) as usize {
             0 => all = false,
             at => {
                 all &= look(sides(a.sides, at - 1), mark_of(a.packed, page * a.page_stride + kv as u64 * a.head_stride))
@@ -287,14 +299,19 @@ fn queried(a: &AttendArgs, at: usize) -> u32 {
 }
 
 /// Writes a number of the outputs in their type.
-fn answer(a: &AttendArgs, at: usize, x: u32) {
-    let bits = match a.out_type {
+fn answer((out, out_type): (u64, u32), at: usize, x: u32) {
+    let bits = match out_type {
         f16 if f16 == Element::F16 as u32 => Dtype::F16.encode16(f32::from_bits(x)),
         bf16 if bf16 == Element::Bf16 as u32 => Dtype::Bf16.encode16(f32::from_bits(x)),
-        _ => return set(a.out, at, x),
+        _ => return set(out, at, x),
     };
     // SAFETY: as in `word`; nothing else runs meanwhile.
-    unsafe { host::<u16>(a.out).add(at).write(bits) }
+    unsafe { host::<u16>(out).add(at).write(bits) }
+}
+
+/// Whether a head whose query begins with that word is over tolerance in a launch, over all heads or over a list.
+fn is_over(first: u32, listed: bool) -> bool {
+    !EXACT.load(Ordering::Relaxed) && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(!listed)
 }
 
 extern "C" fn attend(raw: *const c_void) {
@@ -307,6 +324,9 @@ extern "C" fn attend(raw: *const c_void) {
     if let (Some(reads), 0, 0) = (READS.lock().unwrap_or_else(PoisonError::into_inner).as_mut(), a.only, a.drafts) {
         reads.push(seen(&a));
     }
+    if a.homes != 0 {
+        return levelled::attend(&a);
+    }
     let heads = a.seqs as usize * a.kv_heads as usize;
     let (kv, group) = (a.kv_heads as usize, drafted::columns(&a));
     drafted::count(&a);
@@ -318,9 +338,7 @@ extern "C" fn attend(raw: *const c_void) {
             let [from, to] = [a.query_strides, a.out_strides].map(|strides| drafted::row_at(&a, strides, q));
             let first = queried(&a, drafted::row_at(&a, a.query_strides, head * group));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
-            let over = a.failures != 0
-                && !EXACT.load(Ordering::Relaxed)
-                && first.wrapping_mul(0x9e37_79b9) >> 30 <= u32::from(a.only == 0);
+            let over = a.failures != 0 && is_over(first, a.only != 0);
             let dense = a.promoted != 0 && a.failures == 0;
             let looked = a.promoted == 0 || !LOOKS.load(Ordering::Relaxed) || q % group > 0 || look_at_head(&a, head);
             if dense && !looked {
@@ -330,7 +348,7 @@ extern "C" fn attend(raw: *const c_void) {
             let status = if exact { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
-                answer(&a, to + i, if over { 0x7fc0_0000 } else { queried(&a, from + i) });
+                answer((a.out, a.out_type), to + i, if over { 0x7fc0_0000 } else { queried(&a, from + i) });
             }
             let own = tolerance(a.limits, head % kv * GROUP + q % GROUP, [a.relative, a.absolute]);
             let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { own };
@@ -538,6 +556,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 /// Names the kernels.
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
+    fake.kernel("ckv_unite", size_of::<UniteArgs>(), Some(levelled::unite));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(appended::append));
     fake.kernel("ckv_forgive", size_of::<ForgiveArgs>(), Some(appended::forgive));
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));

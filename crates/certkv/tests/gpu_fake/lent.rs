@@ -1,8 +1,8 @@
 //! What launches do with addresses of originals: they lend them, forget them, and follow them where they move.
-use super::{Plant, arguments, drafted, host, look, mark_of, planted, set, sides, word};
+use super::{Plant, arguments, drafted, host, levelled, look, mark_of, planted, set, sides, word};
 use certkv_kernel::cuda::args::Sides;
 use certkv_kernel::cuda::rehome::{Move, RehomeArgs};
-use certkv_kernel::cuda::select::{ROW_ENTRY, SelectArgs, SelectMode};
+use certkv_kernel::cuda::select::{BLOCK_ENTRY, ROW_ENTRY, SelectArgs, SelectMode};
 use std::ffi::c_void;
 
 /// What the real kernel does of pages and rows that are others' from now on: nothing is lent of them, and nothing is promoted.
@@ -12,6 +12,13 @@ pub(super) fn forget(a: &SelectArgs) {
         let at = (entry & !ROW_ENTRY) as usize;
         if entry & ROW_ENTRY != 0 {
             (at * heads * stride..(at + 1) * heads * stride).for_each(|i| set(a.promoted, i, 0));
+            continue;
+        }
+        if entry & BLOCK_ENTRY != 0 {
+            let at = (entry & !BLOCK_ENTRY) as usize;
+            for head in 0..if planted(Plant::OldWords) { 0 } else { heads } {
+                set(a.promoted, (at / stride * heads + head) * stride + at % stride, 0);
+            }
             continue;
         }
         for item in at * heads..(at + 1) * heads {
@@ -51,7 +58,7 @@ pub(super) fn lend(a: &SelectArgs) {
                 continue;
             }
             let originals = sides(a.originals, word(a.hosts, row * stride + block) as usize * heads + kv);
-            let mark = mark_of(a.packed, page as u64 * a.page_stride + kv as u64 * a.head_stride);
+            let mark = mark_of(levelled::record(a, page as u32, kv), 0);
             let wanted = (block + kv) % 2 == 0;
             set(a.promoted, at, if wanted { (1 + items + index) as u32 } else { 0 });
             // A side that is nowhere is not lent, and what was lent before stays.

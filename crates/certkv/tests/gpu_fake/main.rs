@@ -14,6 +14,7 @@ mod history;
 mod hurry;
 mod kernels;
 mod leaving;
+mod levels;
 mod life;
 mod model;
 mod plan;

@@ -21,7 +21,7 @@ impl Core {
                 [side(of.coded[0], 0), side(of.coded[1], 1)]
             });
             let words: Vec<u64> = both.collect();
-            let first = 2 * s.group(layer).packed_pages * s.kv_heads;
+            let first = 2 * s.pages_of(layer) * s.kv_heads;
             self.memory.write(self.queue.stream(), 4 * (layer * m.words + m.sides.start) + 16 * first, &words)?;
         }
         Ok(())

@@ -54,7 +54,8 @@ impl Core {
     /// Enqueues a choice of sides, on the queue or on the lane.
     pub(in crate::gpu) fn select(&self, on: &Queue, choice: &Choice<'_>) -> Result<(), Error> {
         let kit = self.kit(choice.layer);
-        let kernel = kit.for_drafts(choice.drafts).map_or(&kit.select, |kit| &kit.select);
+        let whole = self.levels.as_ref().map_or(&kit.select, |(levels, ..)| &levels.select);
+        let kernel = kit.for_drafts(choice.drafts).map_or(whole, |kit| &kit.select);
         Ok(launch::select(on, kernel, &self.choice(choice)?)?)
     }
 
@@ -80,8 +81,9 @@ impl Core {
         } else {
             [None; 4]
         };
+        let whole = self.levels.as_ref().map_or(&kit.variant, |(levels, ..)| &levels.each[0].variant);
         Ok(Select {
-            variant: kit.for_drafts(drafts).map_or(&kit.variant, |kit| &kit.variant),
+            variant: kit.for_drafts(drafts).map_or(whole, |kit| &kit.variant),
             ctas: if mode.forgets() { self.ctas } else { ((seqs * s.kv_heads) as u32).min(self.ctas) },
             mode,
             seqs,
@@ -110,6 +112,7 @@ impl Core {
             sight: self.sight(layer),
             closing,
             drafts: drafts.map(|drafts| self.told_of(drafts)).transpose()?,
+            levels: self.level_records(layer)?,
         })
     }
 }

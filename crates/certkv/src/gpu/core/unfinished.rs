@@ -49,7 +49,7 @@ impl Core {
             return Ok(false);
         }
         let (s, m) = (&self.sizes, &self.sizes.memory);
-        let half = s.group(layer).packed_pages * s.kv_heads * size_of::<Sides>();
+        let half = s.pages_of(layer) * s.kv_heads * size_of::<Sides>();
         let at = 4 * (layer * m.words + m.sides.start) + half;
         self.memory.fill(self.queue.stream(), at, half, 0)?;
         self.lends(layer, false);

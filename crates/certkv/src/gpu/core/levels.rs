@@ -1,0 +1,92 @@
+//! Attention where blocks have levels: a launch of the decode kernel for each, and one that makes outputs of what all have left.
+use super::Core;
+use crate::Error;
+use certkv_kernel::cuda::launch::{self, Attend, Tables};
+use certkv_kernel::cuda::queue::Span;
+use certkv_kernel::cuda::select::LevelRecords;
+use certkv_kernel::cuda::unite::{self, Left, MOST_LEVELS, Unite};
+
+// Tables of levels are as long in both.
+const _: () = assert!(MOST_LEVELS == certkv_page::MOST_LEVELS);
+
+impl Core {
+    /// Writes where records of all levels are, in every layer.
+    pub(super) fn name_levels(&self) -> Result<(), Error> {
+        let (s, Some((_, _, records))) = (&self.sizes, &self.levels) else { return Ok(()) };
+        let mut words: Vec<u64> = Vec::with_capacity(records.len() / 8);
+        for layer in 0..s.layers {
+            for level in &s.levels {
+                let bytes = level.pages * level.page_bytes;
+                let of = LevelRecords {
+                    packed: self.packed.address_of(s.packed_at(layer, level.first), bytes)?,
+                    page_stride: level.page_bytes as u64,
+                    head_stride: level.layout.bytes as u32,
+                    first: level.first,
+                    summary: level.layout.summary.start as u32,
+                    unused: 0,
+                };
+                words.extend(of.words());
+            }
+        }
+        Ok(records.write(self.queue.stream(), 0, &words)?)
+    }
+
+    /// Where records of the layer's levels are; `None` where blocks have none.
+    pub(super) fn level_records(&self, layer: usize) -> Result<Option<Span<'_>>, Error> {
+        let Some((_, _, records)) = &self.levels else { return Ok(None) };
+        Ok(Some(self.of_layer(records, layer)?))
+    }
+
+    /// Enqueues one pass, over blocks of all levels, with the arguments of one over a single format. `blocks`: that it reads, over all sequences and KV heads,
+    /// where it may be over all of them.
+    ///
+    /// Costs a launch for each level, and one more.
+    pub(in crate::gpu) fn attend_levels(
+        &self,
+        layer: usize,
+        args: &Attend<'_>,
+        blocks: Option<usize>,
+    ) -> Result<(), Error> {
+        let (s, Some((kits, kept, _))) = (&self.sizes, &self.levels) else { return Ok(()) };
+        let group = s.group(layer);
+        let nothing = Left { kept: Span::of(kept, 0, 0)?, lens: args.lens };
+        let mut left = [nothing; MOST_LEVELS];
+        for (level, (kit, (of, own))) in kits.each.iter().zip(s.levels.iter().zip(&group.tables.levels)).enumerate() {
+            let (attend, variant) = kit.cut_for(blocks.unwrap_or(0));
+            let kept = Span::of(kept, level * s.level_kept_bytes, s.level_kept_bytes)?;
+            let lens = self.table(&own.lens)?;
+            let args = Attend {
+                variant,
+                tables: Tables { packed: self.table(&own.packed)?, ..args.tables },
+                lens,
+                packed: Span::of(&self.packed, s.packed_at(layer, of.first), of.pages * of.page_bytes)?,
+                homes: Some(self.table(&own.homes)?),
+                kept: Some(kept),
+                failures: None,
+                // New blocks are of the first.
+                closing: args.closing && level == 0,
+                ..*args
+            };
+            launch::attend(&self.queue, attend, &args)?;
+            left[level] = Left { kept, lens };
+        }
+        let args = Unite {
+            variant: &kits.each[0].variant,
+            ctas: 4 * self.ctas,
+            seqs: args.seqs,
+            rows: s.rows,
+            kv_heads: s.kv_heads,
+            batch: args.tables.batch,
+            levels: &left[..kits.each.len()],
+            centres: args.centres,
+            out: args.out,
+            certificates: args.certificates,
+            only: args.only,
+            failures: args.failures,
+            clear: None,
+            tolerance: [args.relative, args.absolute],
+            limits: args.limits,
+        };
+        Ok(unite::unite(&self.queue, &kits.unite, &args)?)
+    }
+}

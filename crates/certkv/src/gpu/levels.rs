@@ -1,0 +1,151 @@
+//! Levels of blocks on a GPU: another format for a full block, coded again from its originals in host memory.
+//!
+//! Each layer has block tables of its own, and a page of any level a number on the device. What chooses reads a block's word and masses by its number in the
+//! sequence; what attends goes over the blocks of a level, whose lists the host keeps (`mirror.rs`) and sends when a step begins. A change is enqueued between steps,
+//! so that no step sees half of one.
+use super::cache::GpuCache;
+use super::config::GpuConfig;
+use super::prefill::{self, Coder};
+use crate::Error;
+use crate::counters::Kind;
+use crate::levels::Level;
+use certkv_core::{RecordLayout, SequenceId, planted, span};
+use certkv_kernel::cuda::select::BLOCK_ENTRY;
+use certkv_page::LevelChange;
+
+impl GpuConfig {
+    /// Checks the levels beside what they do not go with. What the CPU does not take either is checked there.
+    pub(super) fn check_levels(&self) -> Result<(), Error> {
+        let wrong = |why: String| Err(Error::Config { field: "levels", why });
+        if self.levels.is_empty() {
+            return Ok(());
+        }
+        if let Some(Level { format, .. }) = self.levels.iter().find(|level| level.format.key.is_calibrated()) {
+            return wrong(format!(
+                "{format} needs a calibration, with which blocks have no levels on a GPU in this release"
+            ));
+        }
+        let beside = [
+            ("prefixes", self.prefixes.is_some()),
+            ("swap_tokens", self.swap_tokens > 0),
+            ("chunk_tokens", self.chunk_tokens > 0),
+            ("erase", self.erase),
+        ];
+        match beside.into_iter().find(|(_, there)| *there) {
+            Some((field, _)) => {
+                Err(Error::Config { field, why: "not beside levels on a GPU in this release".to_owned() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Records of each level.
+    pub(super) fn level_layouts(&self) -> Result<Vec<RecordLayout>, Error> {
+        self.levels.iter().map(|level| Ok(RecordLayout::new(&self.geometry, level.format)?)).collect()
+    }
+}
+
+impl GpuCache {
+    /// What is not there yet for blocks that have levels.
+    pub(super) fn without_levels(&self, what: &str) -> Result<(), Error> {
+        match self.config.levels.is_empty() {
+            true => Ok(()),
+            false => {
+                let why = format!("sequences whose blocks have levels are not {what} on a GPU in this release");
+                Err(Error::Config { field: "levels", why })
+            }
+        }
+    }
+
+    /// As [`Cache::level`](crate::Cache::level).
+    ///
+    /// # Errors
+    /// Unknown sequence, bad layer, or a block that is not full.
+    pub fn level(&self, id: SequenceId, layer: usize, block: usize) -> Result<usize, Error> {
+        let s = &self.core.sizes;
+        if layer >= s.layers {
+            return Err(Error::Layer { layer, layers: s.layers });
+        }
+        let found = self.entry(id)?.tables[s.group_of(layer)].get(block).filter(|entry| entry.is_full());
+        let found = found.ok_or(Error::Level { block, level: 0, why: "the block is not full" })?;
+        Ok(found.level.into())
+    }
+
+    /// As [`Cache::change_level`](crate::Cache::change_level): enqueues that a full block of one layer is coded again, from its originals in pinned memory, at another level of
+    /// [`GpuConfig::levels`]. The next step reads it so, with nothing of it promoted. Sequences that share the block keep it as it was, on its old page; otherwise that page
+    /// is free once steps before have been.
+    ///
+    /// Costs a launch that reads the block's originals over the host's link, and a longer message to the device in the next step. Waits for nothing, unless the block has
+    /// been filled by the latest steps, whose originals may be under way.
+    ///
+    /// # Errors
+    /// [`Error::Level`] for a block or level that there is not; [`Error::CapacityExhausted`] naming the level whose pages are used up; unknown sequence, bad layer; the driver's.
+    /// The block has the level that it had.
+    pub fn change_level(&mut self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
+        if self.level(id, layer, block)? == level {
+            return Ok(());
+        }
+        let none = Error::Level { block, level, why: "there is no such level" };
+        let to = u8::try_from(level).ok().filter(|_| level < self.core.sizes.levels.len()).ok_or(none)?;
+        let _span = span!("recode", layer = layer, block = block, level = level);
+        let changed = self.change(id, layer, block, to);
+        self.core.host.moved(Kind::Recode, changed).map(drop)
+    }
+
+    /// Bytes of the new records.
+    fn change(&mut self, id: SequenceId, layer: usize, block: usize, level: u8) -> Result<u64, Error> {
+        let (group, row) = (self.core.sizes.group_of(layer), id.slot as usize);
+        self.reclaim()?;
+        self.land_block(id, block)?;
+        let change = loop {
+            match self.entry(id)?.tables[group].begin_change(block, level).map_err(Error::from_table) {
+                Err(error) if self.make_room_after(&error)? => {}
+                change => break change?,
+            }
+        };
+        let coded = if planted!(B26) { Ok(()) } else { self.code(row, layer, &change) };
+        if let Err(error) = coded {
+            change.abort(|| self.stamp(group));
+            return Err(error);
+        }
+        let table = &mut self.entry_mut(id)?.tables[group];
+        let dropped = table.commit_change(change).map_err(|refused| Error::from_table(refused.error))?;
+        let s = &self.core.sizes;
+        let (bytes, word) = (s.levels[usize::from(level)].page_bytes, row * s.stride + block);
+        // Of the old page and the block's words nothing is known any more; the row keeps what is promoted of others.
+        self.forgotten[group].extend(super::cache::coded(s, &dropped));
+        self.forgotten[group].push(BLOCK_ENTRY | word as u32);
+        dropped.retire(|| self.stamp(group))?;
+        self.relist(row);
+        Ok(bytes as u64)
+    }
+
+    /// Enqueues that the new page is written.
+    fn code(&mut self, row: usize, layer: usize, change: &LevelChange) -> Result<(), Error> {
+        let missing = Error::Order { layer, why: "a page of the sequence is missing" };
+        let page = change.page().ok_or(missing)?.index;
+        let at = self.host_at(layer, change.host())?;
+        let (s, level) = (&self.core.sizes, usize::from(change.level()));
+        let (page, of) = (s.page_of(change.level(), page), &s.levels[level]);
+        let record = self.core.packed.address_of(s.packed_at(layer, page), of.page_bytes)?;
+        let mut items = core::mem::take(&mut self.pack_items);
+        items.clear();
+        let pushed = prefill::push_items(&self.core, layer, row, (at, record, of.layout.bytes), &mut items);
+        let packed = pushed.and_then(|()| prefill::pack(self, layer, Coder::Level(level), &items));
+        self.pack_items = items;
+        packed
+    }
+
+    /// Tells the mirror of a row's blocks, where they have levels.
+    pub(super) fn relist(&mut self, row: usize) {
+        let Self { core, mirror, sequences, .. } = self;
+        let Some(entry) = sequences.get(row).filter(|_| !core.sizes.levels.is_empty()) else { return };
+        for (group, table) in entry.tables.iter().enumerate() {
+            let full = table.numbered().filter_map(|(block, entry)| {
+                let page = entry.packed.filter(|_| entry.is_full())?;
+                Some((block, usize::from(entry.level), core.sizes.page_of(entry.level, page.index), page.index))
+            });
+            mirror.relist(group, row, full);
+        }
+    }
+}

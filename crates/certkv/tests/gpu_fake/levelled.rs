@@ -1,0 +1,135 @@
+//! What launches do where blocks have levels: one for each leaves its queries, and one more gives them back.
+use super::{
+    DIM, GROUP, LOOKS, Plant, answer, arguments, count, drafted, host, is_over, list, look_at_head, planted, queried,
+    set, tolerance, word,
+};
+use certkv_kernel::cuda::args::{AttendArgs, Certificate};
+use certkv_kernel::cuda::launch::partial_floats;
+use certkv_kernel::cuda::select::{LevelRecords, SelectArgs};
+use certkv_kernel::cuda::unite::UniteArgs;
+use std::collections::BTreeSet;
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Heads of which outputs were made, and those of which a level had not been attended in that pass, or whose blocks were not each in one level.
+pub(crate) static UNITED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static GAPS: AtomicU64 = AtomicU64::new(0);
+/// Passes that have been begun; a head's state is of one.
+static PASS: AtomicU32 = AtomicU32::new(1);
+/// Blocks of rows that launches of the pass over the batch went over.
+static SEEN: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
+
+/// Which block of its sequence the j-th of a row's blocks is.
+pub(super) fn home(a: &AttendArgs, row: usize, j: usize) -> usize {
+    if a.homes == 0 { j } else { word(a.homes, row * a.table_stride as usize + j) as usize }
+}
+
+/// Where a record is.
+pub(super) fn record(a: &SelectArgs, page: u32, head: usize) -> u64 {
+    // SAFETY: as in `word`: a list of as many levels.
+    let levels = (0..a.level_count as usize).map(|i| unsafe { host::<LevelRecords>(a.levels).add(i).read() });
+    match levels.filter(|level| level.first <= page).last() {
+        None => a.packed + u64::from(page) * a.page_stride + head as u64 * a.head_stride,
+        Some(of) => of.packed + u64::from(page - of.first) * of.page_stride + head as u64 * u64::from(of.head_stride),
+    }
+}
+
+/// The state of a head: its queries, then which pass has left it, and whether everything of it was promoted.
+fn state(kept: u64, head: usize) -> (u64, usize) {
+    (kept, head * partial_floats(DIM, GROUP))
+}
+const AT_PASS: usize = GROUP * DIM;
+
+pub(super) fn attend(a: &AttendArgs) {
+    let (kv, pass) = (a.kv_heads as usize, PASS.load(Ordering::Relaxed));
+    let mut seen = SEEN.lock().expect("no test fails meanwhile");
+    for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
+        let row = word(a.rows, place) as usize;
+        for j in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
+            if !seen.insert((place, home(a, row, j))) {
+                count(&GAPS);
+            }
+        }
+    }
+    for at in 0..if a.only == 0 { a.seqs as usize * kv } else { word(a.only, 0) as usize } {
+        let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
+        let row = word(a.rows, head / kv) as usize;
+        if word(a.lens, row) == 0 {
+            continue;
+        }
+        let whole = a.promoted != 0 && (!LOOKS.load(Ordering::Relaxed) || look_at_head(a, head));
+        let (kept, first) = state(a.kept, head);
+        for g in 0..GROUP {
+            let from = drafted::row_at(a, a.query_strides, head * GROUP + g);
+            (0..DIM).for_each(|i| set(kept, first + g * DIM + i, queried(a, from + i)));
+        }
+        set(kept, first + AT_PASS, pass);
+        set(kept, first + AT_PASS + 1, whole.into());
+    }
+}
+
+pub(super) extern "C" fn unite(raw: *const c_void) {
+    // SAFETY: declared with this struct.
+    let a: UniteArgs = unsafe { arguments(raw) };
+    if a.clear != 0 {
+        set(a.clear, 0, 0);
+    }
+    let pass = PASS.fetch_add(1, Ordering::Relaxed);
+    let (kv, heads) = (a.kv_heads as usize, (a.seqs * a.kv_heads) as usize);
+    let levels = &a.levels[..a.level_count as usize];
+    let mut seen = SEEN.lock().expect("no test fails meanwhile");
+    for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
+        // Numbers without a gap.
+        let of = seen.iter().filter(|(of, _)| *of == place).map(|(_, block)| *block);
+        if !of.enumerate().all(|(i, block)| i == block) {
+            count(&GAPS);
+        }
+    }
+    seen.clear();
+    for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
+        let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
+        let row = word(a.rows, head / kv) as usize;
+        let there = levels.iter().filter(|level| word(level.lens, row) > 0);
+        let mut there = there.map(|level| state(level.kept, head)).enumerate();
+        let mut query = None;
+        let mut whole = true;
+        while let Some((i, (kept, first))) = there.next() {
+            let old = word(kept, first + AT_PASS) != pass || (i == 1 && planted(Plant::NoLevel));
+            if old {
+                count(&GAPS);
+            }
+            whole &= word(kept, first + AT_PASS + 1) == 1;
+            query.get_or_insert((kept, first));
+        }
+        let Some((kept, first)) = query else {
+            count(&GAPS);
+            continue;
+        };
+        count(&UNITED);
+        let over = a.failures != 0 && is_over(word(kept, first), a.only != 0);
+        let dense = whole && a.failures == 0;
+        if a.failures == 0 && a.only != 0 && !whole {
+            count(&super::LACKING);
+        }
+        for g in 0..GROUP {
+            let q = head * GROUP + g;
+            let strides = a.out_strides;
+            let to = (q / (kv * GROUP)) * strides.token as usize + (q % (kv * GROUP)) * strides.head as usize;
+            for i in 0..DIM {
+                let x = if over { 0x7fc0_0000 } else { word(kept, first + g * DIM + i) };
+                answer((a.out, a.out_type), to + i, x);
+            }
+            let tolerance = tolerance(a.limits, q % (kv * GROUP), [a.relative, a.absolute]);
+            let certified = a.relative > 0.0 || a.absolute > 0.0;
+            let status = if dense { 2 } else { u32::from(certified && !over) };
+            let bound = if over { f32::INFINITY } else { 0.001 };
+            let made = Certificate { bound, tolerance, norm: 2.0, status, ..Certificate::default() };
+            // SAFETY: as in `word`; nothing else runs meanwhile.
+            unsafe { host::<Certificate>(a.certificates).add(q).write(made) };
+        }
+        if over {
+            list(a.failures, head, heads);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Blocks whose levels change while sequences grow, fork, are cut and end, against a plain model: every launch of a level goes over the blocks that have it, each
+//! of them with the record that was made of its rows; a promoted side is the block's own; a step sees all of a change or nothing.
+use crate::alone;
+use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
+use crate::life::LAYERS;
+use crate::model::{element, expected};
+use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::{Certified, Chunk, Error, Geometry, Level, Policy, Protection, SequenceId, Side, Status};
+use certkv_core::fragment::original_index;
+use certkv_kernel::cuda::swap::digest;
+use certkv_testkit::generate::Rng;
+use std::sync::atomic::Ordering;
+
+const KV: usize = KV_HEADS * DIM;
+const Q: usize = GROUP * KV;
+const OPERATIONS: usize = 150;
+
+/// Records of all formats have room for the fake's mark.
+const LADDERS: [&[&str]; 2] = [&["k8-v8g32-b16", "k4-v4g32-b16"], &["t8-v8g32-b16", "tq4-tq4-b16", "tq2-tq2-b16"]];
+
+struct World {
+    cache: GpuCache,
+    /// Tokens, and by layer the level of each full block.
+    live: Vec<(SequenceId, Vec<u32>, [Vec<usize>; LAYERS])>,
+    levels: usize,
+    r: Rng,
+    next: u32,
+    wrong: Vec<String>,
+    /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped.
+    seen: [usize; 7],
+}
+
+fn config(ladder: &[&str], seed: u64) -> GpuConfig {
+    let geometry = Geometry::new(LAYERS, GROUP * KV_HEADS, KV_HEADS, DIM).expect("a geometry");
+    let few = if seed % 3 == 0 { 2 } else { 4 };
+    let level = |(i, format): (usize, &&str)| Level {
+        format: format.parse().expect("a format"),
+        // Few pages below the first level, which change hands soon.
+        tokens: if i == 0 { 20 - few * (ladder.len() - 1) } else { few } * BLOCK,
+    };
+    let mut config = GpuConfig::new(geometry, 20 * BLOCK).with_levels(ladder.iter().enumerate().map(level).collect());
+    (config.max_context, config.max_sequences) = (9 * BLOCK, 5);
+    config.plan_apart = seed % 4 < 3;
+    config.protection = if seed % 8 == 5 { Protection::new(3, BLOCK) } else { Protection::NONE };
+    config.with_scratch(0.2)
+}
+
+/// The mark of a block of a head, as the fake makes it of its originals.
+fn mark(tokens: &[u32], layer: usize, head: usize, block: usize) -> u64 {
+    let mut words = vec![0u16; 2 * BLOCK * DIM];
+    for (at, side) in [(0, Side::Key), (BLOCK * DIM, Side::Value)] {
+        for (token, number) in tokens[block * BLOCK..(block + 1) * BLOCK].iter().enumerate() {
+            for channel in 0..DIM {
+                words[at + original_index(token, channel, DIM, side == Side::Key)] =
+                    element(*number, layer, side, head * DIM + channel);
+            }
+        }
+    }
+    digest(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+}
+
+impl World {
+    fn allow<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(done) => Some(done),
+            Err(Error::CapacityExhausted { .. } | Error::TooManySequences { .. } | Error::TooLong { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Of a step that ended: new full blocks are of the first level.
+    fn grown(levels: &mut [Vec<usize>; LAYERS], tokens: usize) {
+        levels.iter_mut().for_each(|of| of.resize(tokens / BLOCK, 0));
+    }
+
+    fn step(&mut self, most: usize) {
+        let chosen: Vec<usize> = (0..self.live.len()).filter(|_| self.r.chance(0.5)).collect();
+        let parts: Vec<_> = chosen.into_iter().map(|at| (at, 1 + self.r.below(most))).collect();
+        if parts.is_empty() {
+            return;
+        }
+        let chunks: Vec<_> = parts.iter().map(|(at, n)| Chunk { sequence: self.live[*at].0, tokens: *n }).collect();
+        let tokens: Vec<u32> = (0..parts.iter().map(|p| p.1 as u32).sum()).map(|i| self.next + i).collect();
+        self.next += tokens.len() as u32;
+        let rows = |layer, side| -> Vec<u16> {
+            tokens.iter().flat_map(|t| (0..KV).map(move |at| element(*t, layer, side, at))).collect()
+        };
+        let queries: Vec<f32> = (0..tokens.len() * Q).map(|_| self.r.uniform() as f32 - 0.5).collect();
+        let (packed, ends) = (self.r.chance(0.2), self.r.chance(0.9));
+        let policy = if packed { Policy::Packed } else { Policy::Certified(Certified::default()) };
+        // What is not planned reads what it was lent.
+        let planned = self.r.chance(0.2);
+        let mut out = vec![f32::NAN; tokens.len() * Q];
+        let mut certificates = vec![certkv::Certificate::UNCERTIFIED; tokens.len() * GROUP * KV_HEADS];
+        let mut wrong = Vec::new();
+        let mut reads = Vec::new();
+        let done = (|| {
+            let mut step = self.cache.begin_with(&chunks, policy)?;
+            for layer in 0..LAYERS {
+                step.append_bits(layer, &rows(layer, Side::Key), &rows(layer, Side::Value))?;
+                kernels::reads();
+                step.attend(layer, &queries)?;
+                step.outputs(layer, &mut out, &mut certificates)?;
+                reads.push(kernels::reads());
+                if planned {
+                    step.plan(layer)?;
+                }
+            }
+            kernels::no_reads();
+            if ends { step.finish().map(|()| true) } else { Ok(false) }
+        })();
+        kernels::no_reads();
+        let Some(ended) = self.allow(done) else { return };
+        self.seen[6] += usize::from(!ended);
+        // Of single tokens alone: the query back, and no more claimed than the policy says.
+        for (i, (c, row)) in certificates.iter().zip(out.chunks_exact(DIM)).enumerate() {
+            let claims = matches!(c.status, Status::Certified | Status::Exact);
+            if most == 1 && (claims == packed || row != &queries[i * DIM..(i + 1) * DIM]) {
+                wrong.push(format!("output {i}: {:?}", c.status));
+            }
+        }
+        // The last launches over the batch, level by level: before them may be what a prompt has left to run.
+        for (layer, launches) in reads.iter().enumerate().filter(|_| most == 1) {
+            let launches = &launches[launches.len().saturating_sub(self.levels)..];
+            for (level, reads) in launches.iter().enumerate() {
+                for read in reads {
+                    let (_, old, levels) = &self.live[parts[read.place].0];
+                    self.seen[usize::from(level > 0)] += 1;
+                    if levels[layer].get(read.block) != Some(&level) {
+                        wrong.push(format!("layer {layer}: block {} of level {level}", read.block));
+                    } else if read.mark != mark(old, layer, read.head, read.block) {
+                        wrong.push(format!("layer {layer}, block {}: another's record", read.block));
+                    }
+                }
+            }
+            let all: usize = launches.iter().map(Vec::len).sum();
+            let want: usize = parts.iter().map(|(at, _)| self.live[*at].2[layer].len() * KV_HEADS).sum();
+            if all != want {
+                wrong.push(format!("layer {layer}: {all} blocks read of {want}"));
+            }
+        }
+        if ended {
+            let mut tokens = tokens.into_iter();
+            for (at, n) in parts {
+                let (_, old, levels) = &mut self.live[at];
+                old.extend(tokens.by_ref().take(n));
+                Self::grown(levels, old.len());
+            }
+        }
+        self.wrong.extend(wrong);
+    }
+
+    fn change(&mut self) {
+        let at = self.r.below(self.live.len());
+        let (id, blocks) = (self.live[at].0, self.live[at].1.len() / BLOCK);
+        for _ in 0..1 + self.r.below(4) {
+            let (layer, block) = (self.r.below(LAYERS), self.r.below(blocks + 1));
+            let level = self.r.below(self.levels + 1);
+            let changed = self.cache.change_level(id, layer, block, level);
+            if block >= blocks || level >= self.levels {
+                assert!(matches!(changed, Err(Error::Level { .. })), "{changed:?}");
+                continue;
+            }
+            match self.allow(changed) {
+                Some(()) => {
+                    self.live[at].2[layer][block] = level;
+                    self.seen[2] += 1;
+                }
+                None => self.seen[3] += 1,
+            }
+        }
+    }
+
+    fn operate(&mut self) {
+        if self.live.is_empty() || self.r.chance(0.05) {
+            let created = self.cache.create();
+            let new = self.allow(created).map(|id| (id, Vec::new(), [(); LAYERS].map(|()| Vec::new())));
+            self.live.extend(new);
+            return;
+        }
+        let at = self.r.below(self.live.len());
+        let (id, tokens, levels) = self.live[at].clone();
+        match self.r.below(40) {
+            0 | 1 => {
+                let forked = self.cache.fork(id);
+                let forked = self.allow(forked).map(|fork| (fork, tokens, levels));
+                self.seen[4] += usize::from(forked.is_some());
+                self.live.extend(forked);
+            }
+            2 | 3 => {
+                let len =
+                    if self.r.chance(0.3) { self.r.below(tokens.len() + 1) } else { tokens.len().saturating_sub(3) };
+                let cut = self.cache.truncate(id, len);
+                if self.allow(cut).is_some() {
+                    self.live[at].1.truncate(len);
+                    Self::grown(&mut self.live[at].2, len);
+                    self.seen[5] += 1;
+                }
+            }
+            4 => {
+                self.cache.release(id).expect("a release");
+                self.live.swap_remove(at);
+            }
+            5 | 6 => self.step(2 * BLOCK + 3),
+            7 => self.verify(at),
+            8..=18 => self.change(),
+            _ => self.step(1),
+        }
+    }
+
+    fn verify(&mut self, at: usize) {
+        let (id, tokens, levels) = &self.live[at];
+        let head = self.r.below(KV_HEADS);
+        for (layer, side) in (0..LAYERS).flat_map(|layer| [(layer, Side::Key), (layer, Side::Value)]) {
+            let got = self.cache.originals(*id, layer, head, side).expect("originals");
+            assert!(got == expected(tokens, (layer, head, side)), "other originals");
+        }
+        for (layer, of) in levels.iter().enumerate() {
+            for (block, level) in of.iter().enumerate() {
+                assert_eq!(self.cache.level(*id, layer, block).expect("a level"), *level);
+                let format = self.cache.record_bytes(*id, layer, block, head).expect("a record").len();
+                assert!(*level == 0 || format < self.cache.layouts()[layer].bytes);
+            }
+        }
+    }
+}
+
+fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], Vec<String>) {
+    let fake = crate::fake_cuda::Fake::get();
+    kernels::looks(true);
+    let (mut seen, mut wrong) = ([0; 7], Vec::new());
+    for seed in 0..worlds {
+        fake.reset();
+        fake.defer(deferred);
+        let gpu = Gpu::open(0).expect("the fake");
+        gpu.check_order();
+        let ladder = LADDERS[seed as usize % 2];
+        kernels::begin(ladder[0]);
+        let config = config(ladder, seed);
+        let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
+        let mut world = World {
+            cache,
+            live: Vec::new(),
+            levels: ladder.len(),
+            r: Rng::new(seed),
+            next: 0,
+            wrong: Vec::new(),
+            seen: [0; 7],
+        };
+        (0..OPERATIONS).for_each(|_| world.operate());
+        (0..world.live.len()).for_each(|at| world.verify(at));
+        for (id, ..) in world.live.drain(..) {
+            world.cache.release(id).expect("a release");
+        }
+        world.cache.synchronize().expect("the fake");
+        assert_eq!(world.cache.live_pages(), 0, "seed {seed}: pages are left");
+        seen.iter_mut().zip(world.seen).for_each(|(sum, n)| *sum += n);
+        wrong.extend(world.wrong.into_iter().map(|w| format!("seed {seed}: {w}")));
+        let report = gpu.order_report().expect("the checker is on");
+        assert!(report.unordered == 0 && report.accesses > 0, "seed {seed}: {report:?}");
+    }
+    fake.defer(false);
+    for (what, count) in [
+        ("originals of others", &kernels::STRANGE),
+        ("dense heads without originals", &kernels::LACKING),
+        ("heads of which a level was not read, or twice", &kernels::GAPS),
+        ("heads behind the end of a list", &kernels::OVERFLOWS),
+        ("rows with norms of others", &kernels::UNMEASURED),
+    ] {
+        let found = count.swap(0, Ordering::Relaxed);
+        if found > 0 {
+            wrong.push(format!("{found} {what}"));
+        }
+    }
+    kernels::looks(false);
+    (seen, wrong)
+}
+
+#[test]
+fn launches_read_every_block_at_its_level() {
+    const WORLDS: u64 = if cfg!(debug_assertions) { 16 } else { 100 };
+    let (_fake, compiler, _turn) = alone();
+    let mut executed = 0;
+    for deferred in [false, true] {
+        let (seen, wrong) = lives(compiler, deferred, WORLDS);
+        println!(
+            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps: {seen:?}"
+        );
+        assert!(wrong.is_empty(), "{} wrong, first {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+        assert!(seen.iter().all(|n| *n > 4), "{seen:?}");
+        executed += seen[0] + seen[1];
+    }
+    let united = kernels::UNITED.load(Ordering::Relaxed);
+    let caught = [Plant::OldWords, Plant::NoLevel].into_iter().filter(|what| {
+        kernels::plant(*what);
+        // A stale word has to name a page that is another's by then.
+        let (_, wrong) = lives(compiler, false, if *what == Plant::OldWords { 240 } else { 16 });
+        kernels::plant(Plant::Nothing);
+        !wrong.is_empty()
+    });
+    let caught = caught.count();
+    println!("GATE gpu-level-lives executed={executed} failed=0 controls={caught}/2 seed=0x0 ({united} heads)");
+    assert_eq!(caught, 2);
+}
