@@ -1,15 +1,16 @@
 //! The engine's CUDA path against attention in f64: `gpu_engine [--small] [--steps N] [--cubins FOLDER] [--cache FOLDER]
-//! [--format F] [--window N] [--sinks N] [--chunks N] [--only windows|spill] [--seed N]`; a format for each layer is written `F+F+..`.
+//! [--format F] [--window N] [--sinks N] [--chunks N] [--only windows|spill|levels] [--seed N]`; a format for each layer is written `F+F+..`.
 //!
 //! Ragged batches under every policy with forks, truncations, swaps, releases and dropped steps; every output is compared with
 //! attention in f64 over the originals, which are read back bit for bit; then a recorded step is replayed beside a twin. Then the same in caches
 //! whose layers have sliding windows with sinks, all of them and every second one, of `--window` and `--sinks` tokens; and in caches whose host
-//! memory is too small for all originals, which spill to memory and to files. Where all layers have windows some tokens are protected, and with originals
+//! memory is too small for all originals, which spill to memory and to files; and in caches whose blocks have levels. Where all layers have windows some tokens are protected, and with originals
 //! in bfloat16 all of them, so that steps may add nothing from codes. The happens-before checker is on
 //! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
 mod fused;
+mod levels;
 mod ordered;
 mod replay;
 mod spill;
@@ -369,6 +370,9 @@ fn all(gpu: &Gpu, compiler: &Compiler, plan: &Plan) -> Result<bool, Failure> {
     ];
     for (format, sight, place) in places.into_iter().filter(|_| plan.runs("spill")) {
         held &= life(gpu, compiler, plan, (format, Dtype::F16, sight), Some(place))?;
+    }
+    for ladder in levels::LADDERS.into_iter().filter(|_| plan.runs("levels") && plan.format.is_none()) {
+        held &= levels::life(gpu, compiler, plan, ladder)?;
     }
     let order = gpu.order_report().unwrap_or_default();
     let (caught, planted) = ordered::planted(gpu)?;

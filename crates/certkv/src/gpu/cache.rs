@@ -1,6 +1,7 @@
 //! The cache: sequences, their pages, and the memory behind them on a GPU.
 use super::carry::Carry;
 use super::config::GpuConfig;
+use super::control::{Heard, SeenStep};
 use super::core::Core;
 use super::drafts::Drafted;
 use super::leaving::Leaving;
@@ -18,6 +19,7 @@ use super::swap::Seals;
 use super::{pages, policy::Rule};
 use crate::calibrated::Calibrated;
 use crate::counters::Kind;
+use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::{GroupKind, Order};
 use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side, erase};
@@ -37,6 +39,10 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     /// By group of layers; all of the same length.
     pub(super) tables: Vec<BlockTable>,
+    /// By layer, where somebody decides on levels.
+    pub(super) control: Vec<LayerControl>,
+    /// The last step of a single token of its, whose masses are there to be told.
+    pub(super) seen: Option<SeenStep>,
 }
 
 impl Entry {
@@ -96,6 +102,10 @@ pub struct GpuCache {
     pub(super) cut: Vec<(usize, usize)>,
     /// Steps whose certificates were enqueued to be published.
     pub(super) published: u64,
+    /// Steps that were begun.
+    pub(super) begun: u64,
+    /// What who decides on levels is told.
+    pub(super) heard: Heard,
     /// Of what is swapped out.
     pub(super) seals: Seals,
     /// Of what is looked at while it lies on the device.
@@ -187,6 +197,8 @@ impl GpuCache {
             forgotten: vec![Vec::new(); s.groups.len()],
             cut: Vec::with_capacity(s.rows),
             published: 0,
+            begun: 0,
+            heard: Heard::default(),
             leaving: Leaving::new(&core),
             layouts,
             config,
@@ -248,8 +260,9 @@ impl GpuCache {
         self.core.accept(slot)?;
         self.unlearn(slot)?;
         let id = SequenceId::fresh(slot as u32);
-        self.sequences.insert(Entry { generation: id.generation, tables });
-        self.relist(slot);
+        let control = LayerControl::all(&self.config.common())?;
+        self.sequences.insert(Entry { generation: id.generation, tables, control, seen: None });
+        (0..self.pools.len()).for_each(|group| self.relist(slot, group));
         Ok(id)
     }
 
@@ -291,8 +304,10 @@ impl GpuCache {
             self.execute(group, copies.into_iter())?;
             tables.push(table);
         }
+        let control = self.entry(id)?.control.clone();
         let fork = self.insert(tables)?;
         let row = fork.slot as usize;
+        self.entry_mut(fork)?.control = control;
         self.mirror_table(row);
         let copied = self.copy_centres(parent, row).and_then(|()| self.core.refuse_as(parent, row));
         if let Err(error) = copied {
@@ -313,7 +328,7 @@ impl GpuCache {
                 mirror.set(group, row, block, pages.host.index, packed.map(|page| page.index));
             }
         }
-        self.relist(row);
+        (0..self.pools.len()).for_each(|group| self.relist(row, group));
     }
 
     fn copy_centres(&self, from: usize, to: usize) -> Result<(), Error> {

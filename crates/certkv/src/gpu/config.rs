@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Error, Level, Policy, PrefixConfig, Protection, Spill, default_format};
+use crate::{Config, Control, Error, Level, Policy, PrefixConfig, Protection, Spill, default_format};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -97,6 +97,9 @@ pub struct GpuConfig {
     /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Formats that need a calibration or codebooks are not among them here, and blocks of a layer have
     /// levels, not those of a KV head. Not beside windows, fixed scales, a store, cached prefixes, swapped-out sequences, chunks on the GPU and erasing.
     pub levels: Vec<Level>,
+    /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. [`Control::SmartKv`] without a gate: others ask what each level
+    /// loses of a block, which is found on the CPU. Takes the masses of every layer, as `plan_apart` does, also under the packed policy.
+    pub control: Option<Control>,
     /// As [`Config::windows`]. Layers of equal window share block tables, whatever their formats.
     pub windows: Vec<Option<Window>>,
 }
@@ -145,6 +148,7 @@ impl GpuConfig {
             chunk_tokens: 0,
             threads: 1,
             levels: Vec::new(),
+            control: None,
             windows: Vec::new(),
         }
         .with_scratch(SCRATCH_SHARE)
@@ -244,18 +248,8 @@ impl GpuConfig {
         }
         super::policy::Rule::of(self.policy)?;
         self.check_protection()?;
-        let mut common = Config::new(self.geometry, self.max_tokens);
-        common.formats.clone_from(&self.formats);
-        common.max_sequences = self.max_sequences;
-        common.threads = self.threads;
-        common.swap_tokens = self.swap_tokens;
-        common.spill.clone_from(&self.spill);
-        (common.policy, common.protection) = (self.policy, self.protection);
-        common.windows.clone_from(&self.windows);
-        common.levels.clone_from(&self.levels);
         self.check_levels()?;
-        common.prefixes.clone_from(&self.prefixes);
-        (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);
+        let common = self.common();
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(
                 "formats",
@@ -268,6 +262,23 @@ impl GpuConfig {
             return wrong("formats", why);
         }
         Ok(groups.into_iter().flat_map(|group| core::iter::repeat_n(group.layout, group.layers)).collect())
+    }
+
+    /// What it has in common with a cache on the CPU, which checks it.
+    pub(super) fn common(&self) -> Config {
+        let mut common = Config::new(self.geometry, self.max_tokens);
+        common.formats.clone_from(&self.formats);
+        common.max_sequences = self.max_sequences;
+        common.threads = self.threads;
+        common.swap_tokens = self.swap_tokens;
+        common.spill.clone_from(&self.spill);
+        (common.policy, common.protection) = (self.policy, self.protection);
+        common.windows.clone_from(&self.windows);
+        common.levels.clone_from(&self.levels);
+        common.control = self.control;
+        common.prefixes.clone_from(&self.prefixes);
+        (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);
+        common
     }
 
     /// Threads as the device layer wants them.

@@ -432,10 +432,16 @@ impl Core {
         Ok(Span::of(&self.certificates, (2 * layer + which) * bytes, bytes)?)
     }
 
+    /// First byte of those of the first launch of the sequence at a place of the list.
+    pub(super) fn certificate_at(&self, layer: usize, place: usize) -> usize {
+        let bytes = self.sizes.certificate_bytes();
+        2 * layer * bytes + place * (bytes / self.sizes.rows)
+    }
+
     /// Those of the first launch for a batch that begins at a place of the list.
     pub(super) fn certificates_from(&self, layer: usize, place: usize) -> Result<Span<'_>, Error> {
-        let (bytes, each) = (self.sizes.certificate_bytes(), self.sizes.certificate_bytes() / self.sizes.rows);
-        Ok(Span::of(&self.certificates, 2 * layer * bytes + place * each, bytes - place * each)?)
+        let (start, end) = (self.certificate_at(layer, place), self.certificate_at(layer, self.sizes.rows));
+        Ok(Span::of(&self.certificates, start, end - start)?)
     }
 
     /// What launches over the batch left in all layers.

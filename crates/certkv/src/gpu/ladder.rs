@@ -76,8 +76,12 @@ fn up_to(core: &Core, call: &Call<'_>, last: Last) -> Result<(), Error> {
         core.empty_corrections()?;
     }
     match rule {
-        Rule::Packed if core.protects(layer) => first(&Attend { promoted: Some(core.chosen(layer)?), ..plain()? }),
-        Rule::Packed => first(&plain()?),
+        Rule::Packed => {
+            let promoted = if core.protects(layer) { Some(core.chosen(layer)?) } else { None };
+            // For who decides on levels.
+            let masses = if core.sizes.controlled { Some(core.layer_masses(layer)?) } else { None };
+            first(&Attend { promoted, masses, ..plain()? })
+        }
         Rule::Dense if core.kit(layer).exact => first(&plain()?),
         Rule::Dense if last == Last::Dense => first(&all_originals(core, call)?),
         Rule::Dense => Ok(()),

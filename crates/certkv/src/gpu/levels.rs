@@ -17,6 +17,7 @@ impl GpuConfig {
     /// Checks the levels beside what they do not go with. What the CPU does not take either is checked there.
     pub(super) fn check_levels(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Config { field: "levels", why });
+        self.check_control()?;
         if self.levels.is_empty() {
             return Ok(());
         }
@@ -82,14 +83,36 @@ impl GpuCache {
     /// [`Error::Level`] for a block or level that there is not; [`Error::CapacityExhausted`] naming the level whose pages are used up; unknown sequence, bad layer; the driver's.
     /// The block has the level that it had.
     pub fn change_level(&mut self, id: SequenceId, layer: usize, block: usize, level: usize) -> Result<(), Error> {
-        if self.level(id, layer, block)? == level {
-            return Ok(());
-        }
+        self.level(id, layer, block)?;
         let none = Error::Level { block, level, why: "there is no such level" };
-        let to = u8::try_from(level).ok().filter(|_| level < self.core.sizes.levels.len()).ok_or(none)?;
-        let _span = span!("recode", layer = layer, block = block, level = level);
-        let changed = self.change(id, layer, block, to);
-        self.core.host.moved(Kind::Recode, changed).map(drop)
+        let to = u8::try_from(level).ok().filter(|_| level < self.core.sizes.levels.len().max(1)).ok_or(none)?;
+        let mut changed = Ok(());
+        self.change_levels(id, layer, &[(block, to)], &mut |_, result| changed = result);
+        changed
+    }
+
+    /// Changes levels in `layer`, one after the other. `done` hears what became of each.
+    pub(super) fn change_levels(
+        &mut self,
+        id: SequenceId,
+        layer: usize,
+        changes: &[(usize, u8)],
+        done: &mut dyn FnMut(usize, Result<(), Error>),
+    ) {
+        let group = self.core.sizes.group_of(layer);
+        for (at, &(block, level)) in changes.iter().enumerate() {
+            let result = match self.level(id, layer, block) {
+                Ok(had) if had == usize::from(level) => Ok(()),
+                Ok(_) => {
+                    let _span = span!("recode", layer = layer, block = block, level = level);
+                    let changed = self.change(id, layer, block, level);
+                    self.core.host.moved(Kind::Recode, changed).map(drop)
+                }
+                Err(error) => Err(error),
+            };
+            done(at, result);
+        }
+        self.relist(id.slot as usize, group);
     }
 
     /// Bytes of the new records.
@@ -116,7 +139,6 @@ impl GpuCache {
         self.forgotten[group].extend(super::cache::coded(s, &dropped));
         self.forgotten[group].push(BLOCK_ENTRY | word as u32);
         dropped.retire(|| self.stamp(group))?;
-        self.relist(row);
         Ok(bytes as u64)
     }
 
@@ -136,16 +158,14 @@ impl GpuCache {
         packed
     }
 
-    /// Tells the mirror of a row's blocks, where they have levels.
-    pub(super) fn relist(&mut self, row: usize) {
+    /// Tells the mirror of a row's blocks in a group, where they have levels.
+    pub(super) fn relist(&mut self, row: usize, group: usize) {
         let Self { core, mirror, sequences, .. } = self;
         let Some(entry) = sequences.get(row).filter(|_| !core.sizes.levels.is_empty()) else { return };
-        for (group, table) in entry.tables.iter().enumerate() {
-            let full = table.numbered().filter_map(|(block, entry)| {
-                let page = entry.packed.filter(|_| entry.is_full())?;
-                Some((block, usize::from(entry.level), core.sizes.page_of(entry.level, page.index), page.index))
-            });
-            mirror.relist(group, row, full);
-        }
+        let full = entry.tables[group].numbered().filter_map(|(block, entry)| {
+            let page = entry.packed.filter(|_| entry.is_full())?;
+            Some((block, usize::from(entry.level), core.sizes.page_of(entry.level, page.index), page.index))
+        });
+        mirror.relist(group, row, full);
     }
 }

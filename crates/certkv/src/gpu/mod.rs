@@ -34,6 +34,7 @@ mod calibrated;
 mod capture;
 mod carry;
 mod config;
+mod control;
 mod core;
 mod device_rows;
 mod draft_sections;

@@ -12,6 +12,7 @@ use super::sections::{
     table_sections,
 };
 use super::window;
+use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::{Error, MoveEvents};
 use certkv_core::budget::ByClass;
@@ -129,8 +130,11 @@ pub(super) struct Sizes {
     /// Whether steps of drafts do not go by way of the host: where all layers see everything, and originals stay in host memory.
     pub(super) drafts_alone: bool,
     pub(super) copies: usize,
-    /// Whether every layer keeps its masses.
-    pub(super) plan_apart: bool,
+    /// Whether every layer keeps its masses: until plans that come later, or for who decides on levels.
+    pub(super) all_masses: bool,
+    /// Whether there is somebody who does, and bytes of what they keep.
+    pub(super) controlled: bool,
+    control_bytes: usize,
     pub(super) partial_bytes: usize,
     /// Zeroes to be copied over what lies in host memory; none where nothing is erased.
     pub(super) zero_bytes: usize,
@@ -330,7 +334,12 @@ impl Sizes {
             drafts,
             drafts_alone,
             copies: config.copies_per_step,
-            plan_apart: config.plan_apart,
+            all_masses: config.plan_apart || config.control.is_some(),
+            controlled: config.control.is_some(),
+            control_bytes: config.control.as_ref().map_or(0, |control| {
+                let each = LayerControl::most_bytes(&config.common(), control, stride);
+                each.saturating_mul(g.layers).saturating_mul(rows)
+            }),
             partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
             zero_bytes: if config.erase { most_page } else { 0 },
             staging_slot,
@@ -411,6 +420,7 @@ impl Sizes {
     /// Words and lists of the host about pages and sequences.
     fn books(&self) -> Option<usize> {
         let mut all = self.swap_pages.checked_mul(8 * self.layers)?.checked_add(4 * self.tables.count.end)?;
+        all = all.checked_add(self.control_bytes)?;
         if let Some(FrameSizes { group, count, buffer_bytes, .. }) = self.frames {
             let group = &self.groups[group];
             let map = Residency::bytes(group.host_pages, group.layers.len(), count);

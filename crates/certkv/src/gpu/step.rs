@@ -1,5 +1,6 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use super::cache::{GpuCache, coded};
+use super::control::SeenStep;
 use super::core::Core;
 use super::drafts;
 use super::extend;
@@ -104,6 +105,7 @@ impl<'c> GpuStep<'c> {
         if chunks.is_empty() {
             return Err(Error::Shape { argument: "chunks", expected: 1, given: 0 });
         }
+        cache.begun += 1;
         let (layers, number) = (cache.core.sizes.layers, cache.published);
         let Lists { parts, progress, reservations, chunks: rows, extended, lost } =
             core::mem::take(&mut cache.lists).of(layers);
@@ -518,6 +520,7 @@ impl<'c> GpuStep<'c> {
         if self.cache.core.queue.stream().capturing()? {
             return Err(Error::Order { layer: 0, why: "the step was finished while its stream records" });
         }
+        let seen = self.sees_masses();
         if !self.published {
             let attended = self.progress.iter().map(|p| *p == Progress::Attended);
             published::publish(&self.cache.core, self.whose(), self.rule, attended)?;
@@ -531,6 +534,9 @@ impl<'c> GpuStep<'c> {
         let Self { cache, parts, drafting, .. } = &mut self;
         cache.depart(parts, drafting.is_some())?;
         for part in parts {
+            let of = part.place.filter(|_| seen);
+            let of = of.map(|place| SeenStep { step: cache.begun, place, before: part.len });
+            cache.entry_mut(part.id)?.seen = of;
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
@@ -545,6 +551,12 @@ impl<'c> GpuStep<'c> {
         cache.filled(mark);
         cache.tend();
         Ok(())
+    }
+
+    /// Whether every layer has left the masses of the batch's single tokens.
+    fn sees_masses(&self) -> bool {
+        let all = self.progress.iter().all(|progress| *progress == Progress::Attended);
+        self.cache.core.sizes.controlled && all && self.rule != Rule::Dense && self.drafting.is_none()
     }
 }
 

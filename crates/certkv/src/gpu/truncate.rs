@@ -34,6 +34,7 @@ impl GpuCache {
                 return if unchanged { Err(cause) } else { self.cut_to_whole_blocks(id, len, cause) };
             }
         }
+        self.cut_control(id, len);
         if let Err(cause) = self.core.forgive(id.slot as usize, len) {
             return self.cut_to_whole_blocks(id, len, cause);
         }
@@ -67,7 +68,7 @@ impl GpuCache {
         // Numbers of passed blocks come again where the cut has closed the hole.
         let again = passed && self.entry(id)?.tables[group].hole().is_empty();
         self.forget_later(id, group, gone, again);
-        self.relist(id.slot as usize);
+        self.relist(id.slot as usize, group);
         let renewed = self.renew_originals(group, ops.renamed());
         let moved = renewed.and_then(|()| {
             if out { self.copy_originals(group, ops.copies()) } else { self.execute(group, ops.copies()) }
@@ -90,9 +91,10 @@ impl GpuCache {
             let gone: Vec<u32> = coded(&self.core.sizes, ops.dropped()).collect();
             let again = passed && self.entry(id)?.tables[group].hole().is_empty();
             self.forget_later(id, group, gone, again);
+            self.relist(id.slot as usize, group);
             ops.retire(|| self.stamp(group))?;
         }
-        self.relist(id.slot as usize);
+        self.cut_control(id, whole);
         self.forgive_later(id.slot as usize, whole);
         Err(Error::Shortened { len: whole, cause: Box::new(cause) })
     }

@@ -105,9 +105,9 @@ pub struct Planned {
 /// What a sequence keeps of one layer, or of one of its KV heads.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerControl {
-    pub(super) decides: Decides,
+    pub(crate) decides: Decides,
     /// Blocks that were not cut off since the controller was told last.
-    pub(super) kept: usize,
+    pub(crate) kept: usize,
     /// What each level would lose of each block.
     pub(super) probes: Probes,
     heads: usize,
@@ -117,7 +117,7 @@ pub(crate) struct LayerControl {
 
 /// The state of whoever decides.
 #[derive(Debug, Clone)]
-pub(super) enum Decides {
+pub(crate) enum Decides {
     Smart(Box<Controller>),
     Retained(retention::Layer),
     Planned(Clock),
@@ -150,7 +150,7 @@ impl LayerControl {
     }
 
     /// Somebody was told which blocks are still those they were.
-    pub(super) fn told(&mut self) {
+    pub(crate) fn told(&mut self) {
         self.kept = usize::MAX;
     }
 
@@ -291,28 +291,48 @@ impl Cache {
         scores: &[f64],
         all: &mut Controlled,
     ) -> Result<(), Error> {
-        all.decided += 1;
+        let group = &self.groups[index];
+        all.carry_out(levels, decision, scores, group.level_count(), &mut |list, done| {
+            let mut heard = |at, result| {
+                done(at, result);
+                Ok(())
+            };
+            self.change(group, index, group.first, state, work, list, &mut heard)
+        })
+    }
+}
+
+/// Hears what became of a change, by its place in the list.
+pub(crate) type Done<'a> = &'a mut dyn FnMut(usize, Result<(), Error>);
+
+impl Controlled {
+    /// Has `change` make what was decided of one layer, whose blocks had `levels` of `count`: it is given blocks and levels, and tells what became of each. Those that
+    /// found no page are tried once more, when the others have left theirs.
+    pub(crate) fn carry_out(
+        &mut self,
+        levels: &[u8],
+        decision: &Decision,
+        scores: &[f64],
+        count: u8,
+        change: &mut dyn FnMut(&[(usize, u8)], Done<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.decided += 1;
         let Some(wanted) = &decision.levels else {
-            all.below_floor += 1;
+            self.below_floor += 1;
             return Ok(());
         };
-        let (group, count) = (&self.groups[index], self.groups[index].level_count());
         let changes = changes(levels, wanted, scores);
         let mut list: Vec<(usize, u8)> = changes.iter().map(|(block, up)| (*block, count - 1 - up)).collect();
         for last in [false, true] {
             let mut again = Vec::new();
-            let done = &mut |at: usize, result: Result<(), Error>| {
-                match result {
-                    Ok(()) => all.changed += 1,
-                    Err(Error::CapacityExhausted { cause: PageError::Exhausted { .. }, .. }) if !last => {
-                        again.push(list[at])
-                    }
-                    Err(Error::CapacityExhausted { .. } | Error::Level { .. }) => all.refused += 1,
-                    Err(_) => all.failed += 1,
+            change(&list, &mut |at, result| match result {
+                Ok(()) => self.changed += 1,
+                Err(Error::CapacityExhausted { cause: PageError::Exhausted { .. }, .. }) if !last => {
+                    again.push(list[at])
                 }
-                Ok(())
-            };
-            self.change(group, index, group.first, state, work, &list, done)?;
+                Err(Error::CapacityExhausted { .. } | Error::Level { .. }) => self.refused += 1,
+                Err(_) => self.failed += 1,
+            })?;
             if again.is_empty() {
                 break;
             }

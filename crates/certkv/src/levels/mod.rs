@@ -22,12 +22,12 @@ use certkv_kernel::{Arch, Kernel};
 use certkv_page::{BlockTable, MOST_LEVELS};
 use core::ops::Range;
 
-pub(crate) use control::LayerControl;
 pub use control::{Control, ControlEntry, Controlled, Planned};
+pub(crate) use control::{Decides, LayerControl};
 pub use planned::{BoundBudget, LevelPlan};
 pub use retained::Retention;
-pub(crate) use smart::Heard;
 pub use smart::SmartKv;
+pub(crate) use smart::{Heard, ladder_bits};
 pub use terms::Measure;
 
 /// One level of [`Config::levels`].

@@ -1,7 +1,7 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
-use super::find_levels;
 use super::terms::{Measure, Reading};
+use super::{Level, find_levels};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -46,8 +46,7 @@ impl SmartKv {
 impl Cache {
     /// Bits of the levels, the last first.
     pub(super) fn ladder_bits(&self) -> Vec<u8> {
-        let formats: Vec<Format> = self.config.levels.iter().rev().map(|level| level.format).collect();
-        widths(&formats)
+        ladder_bits(&self.config.levels)
     }
 
     pub(super) fn control_smart(
@@ -105,6 +104,12 @@ impl Cache {
 pub(crate) struct Heard {
     levels: Vec<u8>,
     attention: Vec<f64>,
+}
+
+/// Bits of levels, the last first.
+pub(crate) fn ladder_bits(levels: &[Level]) -> Vec<u8> {
+    let formats: Vec<Format> = levels.iter().rev().map(|level| level.format).collect();
+    widths(&formats)
 }
 
 /// Bits of a channel's key and value together: widths of the ladder. In eighths beside spherical keys, which have less than one; utility (9.11) is a power of

@@ -41,7 +41,7 @@ pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use guarded::{BARE, GUARDED, guard};
 #[allow(unused_imports, reason = "each test program uses its part")]
-pub(crate) use levelled::{GAPS, UNITED};
+pub(crate) use levelled::{GAPS, LOG2_TOTAL, UNITED, log2_mass};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]

@@ -41,14 +41,30 @@ fn state(kept: u64, head: usize) -> (u64, usize) {
 }
 const AT_PASS: usize = GROUP * DIM;
 
+/// Of a block for a query head, and the log of the sum of all, in base 2: what masses and certificates say.
+pub(crate) fn log2_mass(q_head: usize, block: usize) -> i32 {
+    -((q_head * 5 + block * 3) as i32 % 11)
+}
+pub(crate) const LOG2_TOTAL: i32 = 6;
+
+/// The word that says so, of a mass alone.
+fn mass_word(log2: i32) -> u32 {
+    (((log2 + 512) * 32) as u32) << 17
+}
+
 pub(super) fn attend(a: &AttendArgs) {
     let (kv, pass) = (a.kv_heads as usize, PASS.load(Ordering::Relaxed));
     let mut seen = SEEN.lock().expect("no test fails meanwhile");
     for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         let row = word(a.rows, place) as usize;
         for j in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
-            if !seen.insert((place, home(a, row, j))) {
+            let home = home(a, row, j);
+            if !seen.insert((place, home)) {
                 count(&GAPS);
+            }
+            for q in 0..if a.masses == 0 { 0 } else { kv * GROUP } {
+                let at = ((row * kv + q / GROUP) * a.table_stride as usize + home) * GROUP + q % GROUP;
+                set(a.masses, at, mass_word(log2_mass(q, home)));
             }
         }
     }
@@ -124,7 +140,8 @@ pub(super) extern "C" fn unite(raw: *const c_void) {
             let certified = a.relative > 0.0 || a.absolute > 0.0;
             let status = if dense { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
-            let made = Certificate { bound, tolerance, norm: 2.0, status, ..Certificate::default() };
+            let lse = LOG2_TOTAL as f32 * core::f32::consts::LN_2;
+            let made = Certificate { bound, tolerance, norm: 2.0, lse, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { host::<Certificate>(a.certificates).add(q).write(made) };
         }

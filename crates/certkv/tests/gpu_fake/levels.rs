@@ -5,7 +5,9 @@ use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::LAYERS;
 use crate::model::{element, expected};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Chunk, Error, Geometry, Level, Policy, Protection, SequenceId, Side, Status};
+use certkv::{Certified, Chunk, Error, Geometry, Level, Policy, Protection, SequenceId, Side, SmartKv, Status};
+use certkv_control::smartkv::{Controller, Ladder, Rule, Told, WidthAllocator};
+use certkv_core::RecordLayout;
 use certkv_core::fragment::original_index;
 use certkv_kernel::cuda::swap::digest;
 use certkv_testkit::generate::Rng;
@@ -23,11 +25,35 @@ struct World {
     /// Tokens, and by layer the level of each full block.
     live: Vec<(SequenceId, Vec<u32>, [Vec<usize>; LAYERS])>,
     levels: usize,
+    controlled: bool,
+    /// Of live sequences, by layer: who decides, told what the log says.
+    twins: Vec<[Controller; LAYERS]>,
+    /// Entries with attention, and blocks that they changed.
+    told: [usize; 2],
     r: Rng,
     next: u32,
     wrong: Vec<String>,
     /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped.
     seen: [usize; 7],
+}
+
+/// Decides often.
+fn rule() -> Rule {
+    Rule { points: 0.0, checks: 0, base: 2, drift_every: 1, ..Rule::default() }
+}
+
+/// Bytes of a page by level.
+fn page_bytes(ladder: &[&str]) -> Vec<f64> {
+    let geometry = Geometry::new(LAYERS, GROUP * KV_HEADS, KV_HEADS, DIM).expect("a geometry");
+    let bytes =
+        |format: &&str| RecordLayout::new(&geometry, format.parse().expect("a format")).expect("a layout").bytes;
+    ladder.iter().map(|format| (KV_HEADS * bytes(format)) as f64).collect()
+}
+
+/// Bytes a token: between the first level and the last.
+fn budget(ladder: &[&str]) -> f64 {
+    let pages = page_bytes(ladder);
+    (0.7 * pages[0] + 0.3 * pages[ladder.len() - 1]) / BLOCK as f64
 }
 
 fn config(ladder: &[&str], seed: u64) -> GpuConfig {
@@ -40,6 +66,8 @@ fn config(ladder: &[&str], seed: u64) -> GpuConfig {
     };
     let mut config = GpuConfig::new(geometry, 20 * BLOCK).with_levels(ladder.iter().enumerate().map(level).collect());
     (config.max_context, config.max_sequences) = (9 * BLOCK, 5);
+    // The sum of the bytes of a page at every level but the last, of which there are few pages: more is wanted than there is room for.
+    config.control = (seed % 2 == 1).then(|| SmartKv { rule: rule(), ..SmartKv::new(budget(ladder)) }.into());
     config.plan_apart = seed % 4 < 3;
     config.protection = if seed % 8 == 5 { Protection::new(3, BLOCK) } else { Protection::NONE };
     config.with_scratch(0.2)
@@ -66,6 +94,67 @@ impl World {
             Err(Error::CapacityExhausted { .. } | Error::TooManySequences { .. } | Error::TooLong { .. }) => None,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Who decides on levels looks at a sequence behind a step of single tokens in which it had place `part`, or had not.
+    fn control(&mut self, at: usize, was_in: bool) {
+        let (id, tokens, levels) = self.live[at].clone();
+        let (ladder, blocks) = (LADDERS[self.levels - 2], tokens.len() / BLOCK);
+        let mut log = Vec::new();
+        let done = self.cache.control_logged(id, Some(&mut |entry| log.push(entry))).expect("an answer");
+        let formats: Vec<_> = ladder.iter().rev().map(|f| f.parse::<certkv::Format>().expect("a format")).collect();
+        let bits: Vec<u8> = formats.iter().map(|f| (f.key.bits() + f.value.bits()) as u8).collect();
+        let cost: Vec<f64> = page_bytes(ladder).into_iter().rev().collect();
+        let (mut moved, mut wanted) = (0, 0);
+        for (layer, entry) in log.into_iter().enumerate() {
+            let up: Vec<u8> = levels[layer].iter().map(|level| (self.levels - 1 - level) as u8).collect();
+            if entry.layer != layer || entry.levels != up {
+                self.wrong.push(format!("layer {layer}: levels {:?}, not {up:?}", entry.levels));
+            }
+            // Blocks that were full before the step have masses; the one that it filled has the rest.
+            let known = tokens.len().saturating_sub(1) / BLOCK;
+            let share = |q, block| f64::exp2(f64::from(kernels::log2_mass(q, block) - kernels::LOG2_TOTAL));
+            let want: Vec<f64> = (0..GROUP * KV_HEADS)
+                .flat_map(|q| {
+                    let own: Vec<f64> = (0..known.min(blocks)).map(|block| share(q, block)).collect();
+                    let rest = (1.0 - own.iter().sum::<f64>()).max(0.0);
+                    own.into_iter().chain((known.min(blocks)..blocks).map(move |_| rest)).collect::<Vec<_>>()
+                })
+                .collect();
+            let near =
+                |got: &Vec<f64>| got.len() == want.len() && got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5);
+            if entry.attention.as_ref().is_some_and(|got| !near(got))
+                || entry.attention.is_some() != (was_in && blocks > 0)
+            {
+                self.wrong.push(format!("layer {layer}: told {:?}, not {want:?}", entry.attention));
+            }
+            self.told[0] += usize::from(entry.attention.is_some());
+            let told =
+                Told { kept: entry.kept, attention: entry.attention.as_deref(), levels: &entry.levels, danger: None };
+            let ladder_of = Ladder { bits: &bits, cost: &cost };
+            let twin = &mut self.twins[at][layer];
+            let same = twin.tell(&mut WidthAllocator::new(), &ladder_of, &told, budget(ladder) * BLOCK as f64);
+            if same.expect("the same") != entry.decision {
+                self.wrong.push(format!("layer {layer}: another decision"));
+            }
+            let decided = entry.decision.and_then(|decision| decision.levels);
+            for block in 0..blocks {
+                let now = self.cache.level(id, layer, block).expect("a level");
+                let asked = decided.as_ref().and_then(|d| d.get(block)).map(|up| self.levels - 1 - usize::from(*up));
+                wanted += usize::from(asked.is_some_and(|asked| asked != levels[layer][block]));
+                if now != levels[layer][block] {
+                    moved += 1;
+                    if asked != Some(now) {
+                        self.wrong.push(format!("layer {layer}, block {block}: a level that nobody decided"));
+                    }
+                }
+                self.live[at].2[layer][block] = now;
+            }
+        }
+        if (moved, wanted) != (done.changed, done.changed + done.refused) || done.failed > 0 {
+            self.wrong.push(format!("{moved} of {wanted} moved: {done:?}"));
+        }
+        self.told[1] += moved;
     }
 
     /// Of a step that ended: new full blocks are of the first level.
@@ -141,10 +230,18 @@ impl World {
         }
         if ended {
             let mut tokens = tokens.into_iter();
-            for (at, n) in parts {
-                let (_, old, levels) = &mut self.live[at];
-                old.extend(tokens.by_ref().take(n));
+            for (at, n) in &parts {
+                let (_, old, levels) = &mut self.live[*at];
+                old.extend(tokens.by_ref().take(*n));
                 Self::grown(levels, old.len());
+            }
+            if !self.twins.is_empty() {
+                for at in 0..self.live.len() {
+                    let single = parts.iter().any(|part| *part == (at, 1));
+                    if self.r.chance(0.5) {
+                        self.control(at, single);
+                    }
+                }
             }
         }
         self.wrong.extend(wrong);
@@ -175,6 +272,10 @@ impl World {
         if self.live.is_empty() || self.r.chance(0.05) {
             let created = self.cache.create();
             let new = self.allow(created).map(|id| (id, Vec::new(), [(); LAYERS].map(|()| Vec::new())));
+            if new.is_some() && self.controlled {
+                let fresh = |layer| Controller::new(layer, GROUP * KV_HEADS, rule()).expect("a controller");
+                self.twins.push(core::array::from_fn(fresh));
+            }
             self.live.extend(new);
             return;
         }
@@ -185,6 +286,9 @@ impl World {
                 let forked = self.cache.fork(id);
                 let forked = self.allow(forked).map(|fork| (fork, tokens, levels));
                 self.seen[4] += usize::from(forked.is_some());
+                if forked.is_some() && self.controlled {
+                    self.twins.push(self.twins[at].clone());
+                }
                 self.live.extend(forked);
             }
             2 | 3 => {
@@ -200,6 +304,9 @@ impl World {
             4 => {
                 self.cache.release(id).expect("a release");
                 self.live.swap_remove(at);
+                if self.controlled {
+                    self.twins.swap_remove(at);
+                }
             }
             5 | 6 => self.step(2 * BLOCK + 3),
             7 => self.verify(at),
@@ -225,16 +332,16 @@ impl World {
     }
 }
 
-fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], Vec<String>) {
+fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], [usize; 2], Vec<String>) {
     let fake = crate::fake_cuda::Fake::get();
     kernels::looks(true);
-    let (mut seen, mut wrong) = ([0; 7], Vec::new());
+    let (mut seen, mut told, mut wrong) = ([0; 7], [0; 2], Vec::new());
     for seed in 0..worlds {
         fake.reset();
         fake.defer(deferred);
         let gpu = Gpu::open(0).expect("the fake");
         gpu.check_order();
-        let ladder = LADDERS[seed as usize % 2];
+        let ladder = LADDERS[seed as usize / 2 % 2];
         kernels::begin(ladder[0]);
         let config = config(ladder, seed);
         let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
@@ -242,6 +349,9 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], Vec<S
             cache,
             live: Vec::new(),
             levels: ladder.len(),
+            controlled: seed % 2 == 1,
+            twins: Vec::new(),
+            told: [0; 2],
             r: Rng::new(seed),
             next: 0,
             wrong: Vec::new(),
@@ -255,6 +365,7 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], Vec<S
         world.cache.synchronize().expect("the fake");
         assert_eq!(world.cache.live_pages(), 0, "seed {seed}: pages are left");
         seen.iter_mut().zip(world.seen).for_each(|(sum, n)| *sum += n);
+        told.iter_mut().zip(world.told).for_each(|(sum, n)| *sum += n);
         wrong.extend(world.wrong.into_iter().map(|w| format!("seed {seed}: {w}")));
         let report = gpu.order_report().expect("the checker is on");
         assert!(report.unordered == 0 && report.accesses > 0, "seed {seed}: {report:?}");
@@ -273,7 +384,7 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], Vec<S
         }
     }
     kernels::looks(false);
-    (seen, wrong)
+    (seen, told, wrong)
 }
 
 #[test]
@@ -282,19 +393,20 @@ fn launches_read_every_block_at_its_level() {
     let (_fake, compiler, _turn) = alone();
     let mut executed = 0;
     for deferred in [false, true] {
-        let (seen, wrong) = lives(compiler, deferred, WORLDS);
+        let (seen, told, wrong) = lives(compiler, deferred, WORLDS);
         println!(
-            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps: {seen:?}"
+            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps: {seen:?}; {} layers told to who decides, which moved {} blocks",
+            told[0], told[1]
         );
         assert!(wrong.is_empty(), "{} wrong, first {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
-        assert!(seen.iter().all(|n| *n > 4), "{seen:?}");
+        assert!(seen.iter().chain(&told).all(|n| *n > 4), "{seen:?} {told:?}");
         executed += seen[0] + seen[1];
     }
     let united = kernels::UNITED.load(Ordering::Relaxed);
     let caught = [Plant::OldWords, Plant::NoLevel].into_iter().filter(|what| {
         kernels::plant(*what);
         // A stale word has to name a page that is another's by then.
-        let (_, wrong) = lives(compiler, false, if *what == Plant::OldWords { 240 } else { 16 });
+        let (_, _, wrong) = lives(compiler, false, if *what == Plant::OldWords { 240 } else { 16 });
         kernels::plant(Plant::Nothing);
         !wrong.is_empty()
     });

@@ -31,21 +31,21 @@ impl Choice<'_> {
 }
 
 impl Sizes {
-    /// Masses of one layer, or where plans come later, of all.
+    /// Masses of one layer, or of all.
     pub(in crate::gpu) fn mass_bytes(&self) -> Option<usize> {
-        self.exact_words.checked_mul(4 * self.group)?.checked_mul(if self.plan_apart { self.layers } else { 1 })
+        self.exact_words.checked_mul(4 * self.group)?.checked_mul(if self.all_masses { self.layers } else { 1 })
     }
 
     /// Those of a layer.
-    fn masses_of(&self, layer: usize) -> Range<usize> {
+    pub(in crate::gpu) fn masses_of(&self, layer: usize) -> Range<usize> {
         let bytes = 4 * self.group * self.exact_words;
-        let start = if self.plan_apart { layer * bytes } else { 0 };
+        let start = if self.all_masses { layer * bytes } else { 0 };
         start..start + bytes
     }
 }
 
 impl Core {
-    /// The masses of a layer, until attention of another, or of the same where a plan may come later, takes their place.
+    /// The masses of a layer, until attention of another, or of the same where all are kept, takes their place.
     pub(in crate::gpu) fn layer_masses(&self, layer: usize) -> Result<Span<'_>, Error> {
         let bytes = self.sizes.masses_of(layer);
         Ok(Span::of(&self.masses, bytes.start, bytes.len())?)

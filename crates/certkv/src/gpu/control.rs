@@ -1,0 +1,177 @@
+//! Who decides on levels of a cache on a GPU: SmartKV, from the masses that the last step has left on the device.
+//!
+//! Decisions are made on the host, by the same code as for a cache there. The masses of a sequence are 4 bytes a block and query head in each layer; they come over the link when
+//! [`GpuCache::control`] is called, and not in every step.
+use super::cache::GpuCache;
+use super::config::GpuConfig;
+use crate::levels::{Decides, find_levels, ladder_bits};
+use crate::{Control, ControlEntry, Controlled, Error, SmartKv};
+use certkv_control::smartkv::{Ladder, Told, WidthAllocator};
+use certkv_core::SequenceId;
+use certkv_kernel::cuda::args::{Certificate, MassWord};
+
+/// A step of which a sequence had one token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenStep {
+    /// Which, of those that were begun.
+    pub(super) step: u64,
+    /// Place in the batch.
+    pub(super) place: usize,
+    /// Tokens before it: blocks that were full then have masses.
+    pub(super) before: usize,
+}
+
+/// What a controller is told of one layer: buffers that are kept.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    levels: Vec<u8>,
+    attention: Vec<f64>,
+    words: Vec<u32>,
+    certificates: Vec<u32>,
+    widths: WidthAllocator,
+}
+
+impl GpuConfig {
+    /// Checks who decides, beside what a cache on the CPU checks.
+    pub(super) fn check_control(&self) -> Result<(), Error> {
+        let wrong = |field, why: &str| Err(Error::Config { field, why: why.to_owned() });
+        match &self.control {
+            None => Ok(()),
+            Some(Control::SmartKv(smart)) if smart.rule.gate.is_none() => Ok(()),
+            Some(Control::SmartKv(_)) => wrong("control", "a gate asks what levels lose, which a GPU does not tell"),
+            Some(Control::Retention(_)) => {
+                wrong("control.retention", "it asks what levels lose, which a GPU does not tell")
+            }
+            Some(Control::Budget(_)) => wrong("control.budget", "it asks what levels lose, which a GPU does not tell"),
+        }
+    }
+}
+
+impl GpuCache {
+    /// A sequence was cut to `len` tokens.
+    pub(super) fn cut_control(&mut self, id: SequenceId, len: usize) {
+        let blocks = len / self.core.sizes.block;
+        if let Ok(entry) = self.entry_mut(id) {
+            entry.seen = None;
+            entry.control.iter_mut().for_each(|layer| layer.cut(blocks));
+        }
+    }
+
+    /// As [`Cache::control`](crate::Cache::control): lets [`GpuConfig::control`] look at what the last step said of each block, and enqueue other levels where it decides to. To be called
+    /// behind a step that the sequence has been in with a single token, and before the next is begun: others are not seen. A layer is told nothing then, but which blocks there are.
+    ///
+    /// Waits for the device, to read 4 bytes a block and query head of each layer; where a layer decides nothing it costs no more than that and a few operations for each of them, else some
+    /// sorts of the blocks, and [`GpuCache::change_level`] for those that change.
+    ///
+    /// # Errors
+    /// Unknown sequence; the driver's.
+    pub fn control(&mut self, id: SequenceId) -> Result<Controlled, Error> {
+        self.control_logged(id, None)
+    }
+
+    /// As [`GpuCache::control`], with an entry for each layer to `log`.
+    ///
+    /// # Errors
+    /// As [`GpuCache::control`].
+    pub fn control_logged(
+        &mut self,
+        id: SequenceId,
+        mut log: Option<&mut dyn FnMut(ControlEntry)>,
+    ) -> Result<Controlled, Error> {
+        self.entry(id)?;
+        let mut all = Controlled::default();
+        let Some(Control::SmartKv(smart)) = self.config.control else { return Ok(all) };
+        let mut heard = core::mem::take(&mut self.heard);
+        let logs = log.is_some();
+        let done = (0..self.core.sizes.layers).try_for_each(|layer| {
+            let entry = self.control_layer(id, layer, &smart, &mut heard, logs, &mut all)?;
+            if let (Some(log), Some(entry)) = (&mut log, entry) {
+                log(entry);
+            }
+            Ok(())
+        });
+        self.heard = heard;
+        // What was told is told once.
+        self.entry_mut(id)?.seen = None;
+        done.map(|()| all)
+    }
+
+    fn control_layer(
+        &mut self,
+        id: SequenceId,
+        layer: usize,
+        smart: &SmartKv,
+        heard: &mut Heard,
+        logs: bool,
+        all: &mut Controlled,
+    ) -> Result<Option<ControlEntry>, Error> {
+        let s = &self.core.sizes;
+        let (group, count) = (s.group_of(layer), s.levels.len() as u8);
+        find_levels(&self.entry(id)?.tables[group], count, &mut heard.levels);
+        let whole = self.take_attention(id, layer, heard)?;
+        let s = &self.core.sizes;
+        let (bits, budget) = (ladder_bits(&self.config.levels), smart.bytes_per_token * s.block as f64);
+        let cost: Vec<f64> = s.levels.iter().rev().map(|level| level.page_bytes as f64).collect();
+        let Heard { levels, attention, widths, .. } = heard;
+        let Some(of) = self.entry_mut(id)?.control.get_mut(layer) else { return Ok(None) };
+        let kept = of.kept;
+        let Decides::Smart(controller) = &mut of.decides else { return Ok(None) };
+        let told = Told { kept, attention: whole.then_some(&attention[..]), levels, danger: None };
+        let decision = controller.tell(widths, &Ladder { bits: &bits, cost: &cost }, &told, budget)?;
+        let scores = decision.is_some().then(|| controller.scores().to_vec());
+        of.told();
+        if let (Some(decision), Some(scores)) = (&decision, scores) {
+            all.carry_out(levels, decision, &scores, count, &mut |list, done| {
+                self.change_levels(id, layer, list, done);
+                Ok(())
+            })?;
+        }
+        Ok(logs.then(|| ControlEntry {
+            layer,
+            kv_heads: 0..self.core.sizes.kv_heads,
+            kept,
+            attention: whole.then(|| attention.clone()),
+            loss: None,
+            danger: None,
+            terms: None,
+            levels: levels.clone(),
+            decision,
+            planned: None,
+        }))
+    }
+
+    /// Shares of the attention of the last step, `[query head][block]`, and whether these are all: not if the sequence was not in it with a single token. Of a block that the
+    /// step has filled, what no other has: it had no mass of its own.
+    fn take_attention(&self, id: SequenceId, layer: usize, heard: &mut Heard) -> Result<bool, Error> {
+        let (s, entry) = (&self.core.sizes, self.entry(id)?);
+        let Heard { levels, attention, words, certificates, .. } = heard;
+        attention.clear();
+        let Some(seen) = entry.seen.filter(|seen| seen.step == self.begun && !levels.is_empty()) else {
+            return Ok(false);
+        };
+        let (blocks, known) = (levels.len(), seen.before / s.block);
+        let of_head = s.stride * s.group;
+        words.clear();
+        words.resize((s.kv_heads - 1) * of_head + blocks * s.group, 0);
+        let at = s.masses_of(layer).start + 4 * id.slot as usize * s.kv_heads * of_head;
+        self.core.masses.read(self.core.queue.stream(), at, words)?;
+        certificates.clear();
+        certificates.resize(s.q_heads() * Certificate::WORDS, 0);
+        let at = self.core.certificate_at(layer, seen.place);
+        self.core.certificates.read(self.core.queue.stream(), at, certificates)?;
+        let certificates = certificates.as_chunks::<{ Certificate::WORDS }>().0;
+        for (head, certificate) in certificates.iter().enumerate() {
+            let total = f64::from(Certificate::from_words(certificate).lse) / core::f64::consts::LN_2;
+            let own = &words[head / s.group * of_head..];
+            let shares = own.chunks_exact(s.group).take(known.min(blocks)).map(|block| {
+                let mass = MassWord(block[head % s.group]).log2_mass();
+                mass.map_or(0.0, |mass| (f64::from(mass) - total).exp2())
+            });
+            let start = attention.len();
+            attention.extend(shares);
+            let rest = 1.0 - attention[start..].iter().sum::<f64>();
+            attention.resize(start + blocks, rest.max(0.0));
+        }
+        Ok(attention.iter().all(|share| share.is_finite()))
+    }
+}
