@@ -23,4 +23,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ckv_attend(const __grid
         return;
     }
     attend_share(a, rooms, planned, cta, lo, hi);
+    if (LEVELLED && a.beside) grid_dependency_wait();
 }

@@ -17,7 +17,7 @@ constexpr u32 THREADS = 128, WARPS = THREADS / 32;
 // What a launch for a level has left.
 struct CkvLevelState {
     const float* kept;  // [seqs * kv_heads][PARTIAL_STRIDE]
-    const u32* lens;    // [rows] tokens at the level
+    const u32* lens;    // [rows] as attend has them; 0: nothing at the level
 };
 
 struct CkvUniteArgs {

@@ -80,4 +80,7 @@ struct CkvAttendArgs {
     CkvStrides out_strides;
     const u32* homes;       // of a variant for one of several levels: [rows][table_stride] which block of the sequence each of its blocks is, by which promoted
                             // words and masses are found: level.cuh; null of others
+    const u32* ctas;        // of such a variant, in a launch over all heads: how many of its CTAs attend; null: all
+    u32 beside;             // 1: the launch ahead is another level's of the same pass, and this one runs beside it
+    u32 unused;
 };

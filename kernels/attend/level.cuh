@@ -3,10 +3,21 @@
 // A launch of a variant with CKV_LEVEL goes over the blocks that have one of them, the open one with those of the first. Its tables and lengths are those of
 // that level, block after block without a gap; which block of the sequence each is, `homes` says, by which it finds its promoted words and leaves its masses.
 // It writes no output: the state of every head goes to `kept`, as unite.cu takes it from all levels. Without levels (CKV_LEVEL 0) nothing of this is compiled.
+//
+// A length is twice the tokens, and 1 more where the last of the blocks is one that the step has filled and lies in its tail: which level has a row's open block the host
+// says, so that a launch needs none for it alone. Launches of a pass over all heads run beside each other, each on as many CTAs as the host gives it (`ctas`): the
+// first waits for what is ahead of the pass, and is so far when the next begins; that waits for the first at its end (`beside`), so that the end of the last is that of all.
 #pragma once
 
 constexpr bool LEVELLED = CKV_LEVEL == 1;
 static_assert(!LEVELLED || (!CORRECTS && !REFINABLE && !WINDOWED && !DRAFTED), "levels are codes alone, of single tokens that see everything");
+
+// CTAs that attend.
+CKV_FN u32 ctas_of_pass(const CkvAttendArgs& a) {
+    if (!LEVELLED || !a.ctas || a.only) return gridDim.x;
+    const u32 own = ldg(a.ctas);
+    return own < 1 ? 1 : own < gridDim.x ? own : gridDim.x;
+}
 
 // Number in the sequence of the j-th of a row's blocks at the level.
 CKV_FN u32 home_of(const CkvAttendArgs& a, u32 row, u32 j) { return LEVELLED ? ldg(a.homes + (u64)row * a.table_stride + j) : j; }

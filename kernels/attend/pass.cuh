@@ -342,7 +342,7 @@ CKV_FN void attend_share(const CkvAttendArgs& a, const Rooms& rooms, const Tasks
             issue<SPLIT ? KEYS : WHOLE>(a, ring, 0, 0);
             if (threadIdx.x == 0) note_shares(known);
             // Queries, and the rows of open blocks, wait for their writers.
-            if (a.settled) grid_dependency_wait();
+            if (a.settled && !(LEVELLED && a.beside)) grid_dependency_wait();
             grid_dependency_launch();
         }
         if (turn == (TIGHT || a.settled ? 1 : 0)) read_query(a, seg.seq, seg.kv, queries);

@@ -21,6 +21,7 @@ struct Tasks {
 // A sequence of the batch, its row in the tables, and its length.
 struct Sequence {
     u32 seq, row, tokens;
+    u32 filled;  // of a level: whether the last of its blocks lies in a tail, full
 };
 
 // The heads listed, in their order: see order_list.
@@ -34,7 +35,7 @@ CKV_FN u32 blocks_of(const CkvAttendArgs& a, u32 tokens) {
 
 // The sequence of an entry; `head`: the entry's head, 0 for a whole sequence.
 CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
-    Sequence s = {(u32)entry, 0, 0};
+    Sequence s = {(u32)entry, 0, 0, 0};
     head = 0;
     if (a.only) {
         const u32 id = order_of(a)[entry];
@@ -44,6 +45,7 @@ CKV_FN Sequence sequence_of(const CkvAttendArgs& a, int entry, u32& head) {
     s.row = a.rows ? ldg(a.rows + s.seq) : s.seq;
     // A correction's line is that of the blocks picked; it goes over a list of heads.
     s.tokens = CORRECTS ? BLOCK * a.picked[s.seq * a.kv_heads + head].blocks : ldg(a.lens + s.row);
+    if constexpr (LEVELLED) s.filled = s.tokens & 1, s.tokens >>= 1;
     return s;
 }
 
@@ -136,10 +138,10 @@ CKV_FN void plan_few(const CkvAttendArgs& a, u32* before, u32* alike) {
 }
 
 // Cuts the line whose entries are summed; `alike`: blocks of every head, or 0.
-CKV_FN Tasks cut_all(Tasks t, u32 alike) {
+CKV_FN Tasks cut_all(const CkvAttendArgs& a, Tasks t, u32 alike) {
     t.total = t.before[t.samples];
     t.ctas = 0;
-    if (t.total) cut(t, (u32)t.entries * t.heads, alike, gridDim.x);
+    if (t.total) cut(t, (u32)t.entries * t.heads, alike, ctas_of_pass(a));
     return t;
 }
 
@@ -155,7 +157,7 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
     u32 *uneven = before + SAMPLES + 1, *alike = before + SAMPLES + 2;
     if (!a.only && a.seqs <= 32) {
         plan_few(a, before, alike);
-        return cut_all(t, *alike);
+        return cut_all(a, t, *alike);
     }
     if (threadIdx.x == 0) before[0] = 0, *uneven = 0;
     sync_threads();
@@ -193,7 +195,7 @@ CKV_FN Tasks plan(const CkvAttendArgs& a, u32* before) {
         }
         sync_threads();
     }
-    return cut_all(t, !t.entries || *uneven ? 0 : before[1] / (t.heads * (u32)t.stride));
+    return cut_all(a, t, !t.entries || *uneven ? 0 : before[1] / (t.heads * (u32)t.stride));
 }
 
 // Where a CTA's share begins on the line of costs, on which block `at` of head number n lies at `at + (n + 1) HEAD_COST`.
@@ -294,7 +296,7 @@ CKV_FN Segment segment_at(const CkvAttendArgs& a, const Tasks& t, u32 at) {
     Segment s;
     s.blocks = e.blocks;
     s.tokens = e.sequence.tokens;
-    s.open = CORRECTS ? 0 : open_rows(a, s.tokens);
+    s.open = CORRECTS ? 0 : LEVELLED ? (e.sequence.filled ? (u32)BLOCK : s.tokens % BLOCK) : open_rows(a, s.tokens);
     s.seq = e.sequence.seq;
     s.row = e.sequence.row;
     if (DRAFTED && !CORRECTS && draft_of(a, s.seq).tail) s.open += BLOCK;

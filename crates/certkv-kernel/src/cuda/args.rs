@@ -183,6 +183,12 @@ pub struct AttendArgs {
     pub out_strides: Strides,
     /// Of a variant for [levels](super::Variant::levelled): `u32[rows][table_stride]`, which block of the sequence each of a row's blocks is; 0 for others.
     pub homes: u64,
+    /// Of such a variant, in a launch over all heads: `u32`, how many of its CTAs attend; 0: all.
+    pub ctas: u64,
+    /// 1: see [`launch::Attend::beside`](super::launch::Attend::beside).
+    pub beside: u32,
+    /// Zero.
+    pub unused: u32,
 }
 
 /// New tokens of a sequence that one launch attends; the twin of `CkvDraft`.
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<AttendArgs>(), 31 * 8 + 17 * 4 + 4);
+        assert_eq!(size_of::<AttendArgs>(), 33 * 8 + 17 * 4 + 4);
         assert_eq!(size_of::<Picked>(), 16);
         assert_eq!(size_of::<Demand>(), 16);
         assert_eq!(size_of::<Certificate>(), 48);

@@ -51,7 +51,8 @@ pub struct Attend<'a> {
     pub seqs: usize,
     /// Block tables.
     pub tables: Tables<'a>,
-    /// `u32[rows]`: visible tokens, at least 1 for every sequence of the batch.
+    /// `u32[rows]`: visible tokens, at least 1 for every sequence of the batch. Of a variant for levels twice the tokens of the level, maybe none, and 1 more where the last
+    /// block is full and lies in its tail.
     pub lens: Span<'a>,
     /// Pages of records of the layer.
     pub packed: Span<'a>,
@@ -106,6 +107,10 @@ pub struct Attend<'a> {
     /// Of a variant for [levels](Variant::levelled), and of no other: `u32[rows][stride]`, which block of the sequence each of a row's blocks is. Tables and
     /// lengths are the level's then, and what the launch leaves is [`Attend::kept`], from which [`unite`](super::unite::unite) makes outputs and certificates.
     pub homes: Option<Span<'a>>,
+    /// Of such a variant, in a launch over all heads: `u32`, how many of the CTAs attend, so that launches of several levels run beside each other; `None`: all.
+    pub share: Option<Span<'a>>,
+    /// Of such a variant: the launch ahead is another level's of the same pass, with partial results and counters of its own. This one waits for its end only with its own.
+    pub beside: bool,
 }
 
 /// What a launch does with the residual planes of a refinable format (math.md 2.10).
@@ -406,12 +411,21 @@ pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs
         query_strides,
         out_strides,
         homes: homes_of(on, a)?,
+        ctas: on.may_read(a.share, "share", 4)?,
+        beside: u32::from(a.beside),
+        unused: 0,
     })
 }
 
 /// Where a level's blocks are in their sequences; 0 for a variant without levels.
 fn homes_of(on: &mut Touched, a: &Attend<'_>) -> Result<u64, CudaError> {
     let wrong = |argument, why| Err(CudaError::BadArgument { argument, why });
+    if (a.share.is_some() || a.beside) && !a.variant.is_levelled() {
+        return wrong("share", "of a variant without levels");
+    }
+    if a.beside && !a.settled {
+        return wrong("beside", "of a launch that waits for the one ahead");
+    }
     match (a.variant.is_levelled(), a.homes) {
         (false, None) => Ok(0),
         (false, Some(_)) => wrong("homes", "of a variant without levels"),

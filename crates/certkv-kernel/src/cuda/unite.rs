@@ -16,7 +16,7 @@ pub const MOST_LEVELS: usize = 8;
 pub struct LevelState {
     /// The state of every head: [`Attend::kept`](super::launch::Attend::kept).
     pub kept: u64,
-    /// `u32[rows]`: tokens at the level.
+    /// `u32[rows]`: as that launch had them; 0 where a row has nothing at the level.
     pub lens: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct UniteArgs {
 pub struct Left<'a> {
     /// What its launch has left.
     pub kept: Span<'a>,
-    /// `u32[rows]`: tokens at the level, of which the launch was over.
+    /// `u32[rows]`: those of that launch; 0 where a row has nothing at the level.
     pub lens: Span<'a>,
 }
 

@@ -12,6 +12,8 @@ use std::cell::RefCell;
 struct Levels {
     cases: Vec<Case>,
     of: Vec<Vec<usize>>,
+    /// And that of its open block.
+    open: Vec<usize>,
 }
 
 fn variant(spec: &Spec) -> Variant {
@@ -24,14 +26,16 @@ impl Levels {
     /// Levels of blocks are drawn; one sequence has none of the first but its open block, another nothing else.
     fn new(spec: &Spec, formats: &[&'static str]) -> Self {
         let case = |format: &&'static str| Case::new(&Spec { format, ..spec.clone() });
-        let mut r = Rng::new(spec.seed ^ 0x1e7e);
+        let (mut r, mut open) = (Rng::new(spec.seed ^ 0x1e7e), Rng::new(spec.seed ^ 0x0be));
         let level = |s: usize, r: &mut Rng| match s {
             0 => formats.len() - 1,
             1 => 0,
             _ => r.below(formats.len()),
         };
         let of = |s: usize| (0..spec.recorded(spec.lens[s])).map(|_| level(s, &mut r)).collect();
-        Self { of: (0..spec.lens.len()).map(of).collect(), cases: formats.iter().map(case).collect() }
+        let of = (0..spec.lens.len()).map(of).collect();
+        let open = (0..spec.lens.len()).map(|_| Rng::below(&mut open, formats.len())).collect();
+        Self { of, open, cases: formats.iter().map(case).collect() }
     }
 
     fn blocks(&self, seq: usize, level: usize) -> Vec<usize> {
@@ -83,8 +87,13 @@ fn run(levels: &Levels, ctas: usize, how: impl Fn(Launch) -> Launch, spoil: impl
                 table[seq * stride + at] = pages[seq * stride + home];
                 homes[seq * stride + at] = *home as u32;
             }
-            let open = spec.lens[seq] - spec.recorded(spec.lens[seq]) * case.layout.tokens();
-            lens.push((blocks.len() * case.layout.tokens() + if level == 0 { open } else { 0 }) as u32);
+            let open = if levels.open[seq] == level {
+                spec.lens[seq] - spec.recorded(spec.lens[seq]) * case.layout.tokens()
+            } else {
+                0
+            };
+            let filled = open == case.layout.tokens();
+            lens.push(2 * (blocks.len() * case.layout.tokens() + open) as u32 + u32::from(filled));
         }
         let kept = Buffer::of(&vec![u32::MAX; heads * variant.partial_stride()]);
         let args = AttendArgs {
@@ -93,7 +102,10 @@ fn run(levels: &Levels, ctas: usize, how: impl Fn(Launch) -> Launch, spoil: impl
             lens: words(&lens),
             kept: kept.pointer(),
             masses: masses.pointer(),
-            closing: u32::from(spec.closing && level == 0),
+            // On some of the CTAs, or all.
+            ctas: if spec.seed % 2 == 0 { words(&[1 + level as u32]) } else { 0 },
+            settled: 1,
+            beside: u32::from(level > 0),
             ..placed.args
         };
         state.levels[level] = LevelState { kept: args.kept, lens: args.lens };

@@ -1,8 +1,9 @@
 //! Lives in caches whose blocks have levels, which change between steps: every output against attention in f64, recorded steps among them.
-use crate::world::{Failure, Tally, World};
+use crate::world::{Failure, Inputs, Tally, World};
 use crate::{Plan, certified, graphs, policies};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Dtype, Error, Geometry, Level, Protection, Window};
+use certkv::{Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout, SmartKv, Window};
+use certkv_control::smartkv::Rule;
 use std::time::Instant;
 
 /// Formats from the first level down, with originals of which type.
@@ -31,6 +32,50 @@ fn change(cache: &mut GpuCache, world: &mut World, levels: usize) -> Result<[usi
     Ok(done)
 }
 
+/// Sequences of a batch that have one token in it, and which of its rows that is.
+fn singles(batch: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut row = 0;
+    let each = batch.iter().map(|(at, tokens)| {
+        row += tokens;
+        (*at, *tokens, row - tokens)
+    });
+    each.filter(|(_, tokens, _)| *tokens == 1).map(|(at, _, row)| (at, row)).collect()
+}
+
+/// Lets who decides on levels look at a sequence; blocks' shares of attention that it was told, those that are not near what they are, and what it did.
+fn control(
+    cache: &mut GpuCache,
+    world: &World,
+    at: usize,
+    row: usize,
+    inputs: &Inputs,
+) -> Result<(usize, usize, Controlled), Failure> {
+    let (g, block) = (world.geometry, cache.layouts()[0].tokens());
+    let (held, mut log) = (&world.held[at], Vec::new());
+    let done = cache.control_logged(held.id, Some(&mut |entry| log.push(entry)))?;
+    let (mut told, mut wrong) = (0, 0);
+    for entry in log {
+        let Some(attention) = entry.attention else { continue };
+        let blocks = held.len / block;
+        for (head, own) in attention.chunks_exact(blocks).enumerate() {
+            let d = g.head_dim;
+            let query = &inputs.queries[entry.layer][(row * g.q_heads + head) * d..][..d];
+            let want = world.shares(held, entry.layer, head / g.group(), query, block);
+            // Codes move weights, by much where they have few bits; most of a head's attention is where it was.
+            let apart: f64 = own.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum();
+            told += own.len();
+            if !(apart <= 0.5) || own.iter().any(|share| !(*share >= 0.0 && *share <= 1.1)) {
+                wrong += 1;
+                println!(
+                    "WRONG attention of {:?}, layer {}, head {head}: {own:.3?}, not {want:.3?}",
+                    held.id, entry.layer
+                );
+            }
+        }
+    }
+    Ok((told, wrong, done))
+}
+
 /// One cache's life. Returns whether everything held.
 pub(crate) fn life(
     gpu: &Gpu,
@@ -50,9 +95,21 @@ pub(crate) fn life(
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
     config.plan_apart = store == Dtype::Bf16;
-    config.protection = if ladder.len() == 4 { Protection::new(5, 40) } else { Protection::NONE };
+    // Of the longest ladder in some lives everything, so that steps may add nothing from codes.
+    config.protection = match (ladder.len(), plan.seed % 2) {
+        (4, 0) => Protection::new(0, longest),
+        (4, _) => Protection::new(5, 40),
+        _ => Protection::NONE,
+    };
+    // Who decides on levels asks for half of what the first takes, and a little more than the last.
+    let bytes = |i: usize| RecordLayout::new(&geometry, config.levels[i].format).map(|layout| layout.bytes * kv_heads);
+    let (most, least) = (bytes(0)? as f64, bytes(ladder.len() - 1)? as f64);
+    let rule = Rule { base: 4, drift_every: 2, ..Rule::default() };
+    let smart = SmartKv { rule, ..SmartKv::new((0.4 * most + 0.6 * least) / 32.0) };
+    config.control = (ladder.len() < 4).then(|| smart.into());
     let windows: Vec<Option<Window>> = vec![None; layers];
     let mut world = World::new(geometry, windows, plan.seed);
+    world.protected = config.protection.recent == longest;
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{} {store}: ready in {:.2} s", ladder.join(", "), start.elapsed().as_secs_f64());
@@ -68,6 +125,7 @@ pub(crate) fn life(
     step.finish()?;
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
     let (mut changes, mut lowered, mut full) = ([0; 2], 0, 0);
+    let (mut heard, mut decided) = ([0; 2], Controlled::default());
     for i in 0..plan.steps {
         let n = world.held.len();
         let at = world.rng.below(n.max(1));
@@ -107,6 +165,15 @@ pub(crate) fn life(
         world.remember(&batch, &inputs);
         let tally = world.run(&mut step, &batch, &inputs, owed)?;
         step.finish()?;
+        if policy != Policy::Dense {
+            for (at, row) in singles(&batch).into_iter().take(2) {
+                let (told, wrong, done) = control(&mut cache, &world, at, row, &inputs)?;
+                (heard[0], heard[1]) = (heard[0] + told, heard[1] + wrong);
+                decided.changed += done.changed;
+                decided.refused += done.refused;
+                decided.decided += done.decided;
+            }
+        }
         tallies.iter_mut().filter(|t| t.0 == name).for_each(|(_, of)| of.add(&tally));
         for held in &world.held {
             for (layer, block) in
@@ -123,6 +190,8 @@ pub(crate) fn life(
     }
     let [done, refused] = changes;
     println!("{done} changes, {refused} without a page; {lowered} of {full} blocks below the first level");
+    println!("decided: {decided:?}");
+    println!("GATE gpu-engine-attention executed={} failed={} controls=0/0 seed={:#x}", heard[0], heard[1], plan.seed);
     println!(
         "GATE gpu-engine-levels executed={} failed={} controls={}/{} seed={:#x}",
         sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
@@ -145,5 +214,6 @@ pub(crate) fn life(
         world.held.len() + 1,
         plan.seed
     );
-    Ok(sum.failed + lost + left == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
+    let told = heard[1] == 0 && (ladder.len() == 4 || heard[0] > 0 && decided.changed > 0);
+    Ok(told && sum.failed + lost + left == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
 }

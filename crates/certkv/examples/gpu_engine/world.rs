@@ -438,6 +438,19 @@ impl World {
         out
     }
 
+    /// What each full block has of the attention of a query behind a sequence's last token, and whether blocks say so within what their codes change.
+    pub(crate) fn shares(&self, held: &Held, layer: usize, kv: usize, query: &[f32], block: usize) -> Vec<f64> {
+        let g = &self.geometry;
+        let (d, width) = (g.head_dim, g.kv_width());
+        let key = |t: usize, c: usize| self.numbers[usize::from(held.keys[layer][t * width + kv * d + c])];
+        let logit = |t: usize| (0..d).map(|c| f64::from(query[c]) * key(t, c)).sum::<f64>() * f64::from(g.scale);
+        let logits: Vec<f64> = (0..held.len).map(logit).collect();
+        let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = logits.iter().map(|z| (z - most).exp()).collect();
+        let all: f64 = weights.iter().sum();
+        weights.chunks_exact(block).map(|block| block.iter().sum::<f64>() / all).collect()
+    }
+
     /// Reads every original back: how many rows were compared, how many sides differ.
     pub(crate) fn read_back(&self, cache: &mut GpuCache) -> Result<(usize, usize), Failure> {
         let (g, mut rows, mut wrong) = (&self.geometry, 0, 0);

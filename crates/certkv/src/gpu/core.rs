@@ -378,6 +378,8 @@ impl Core {
             drafts: None,
             metrics: self.metrics_of(layer)?,
             homes: None,
+            share: None,
+            beside: false,
         })
     }
 

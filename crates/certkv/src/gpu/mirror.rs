@@ -3,6 +3,7 @@ use super::results::Lowered;
 use super::sections::{GroupSections, LevelSections, TableSections};
 use super::sizes::{GroupSizes, Sizes};
 use certkv_kernel::cuda::encode::NONE;
+use certkv_page::MOST_LEVELS;
 
 /// Which of a group's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,9 @@ struct LevelTables {
 /// Tables as the host knows them.
 #[derive(Debug)]
 pub(super) struct Mirror {
+    /// CTAs of a launch, and what a block of each level costs of their time, in what units ever.
+    ctas: usize,
+    costs: Vec<u64>,
     block: usize,
     stride: usize,
     kv_heads: usize,
@@ -73,7 +77,11 @@ impl Mirror {
             levels: group.tables.levels.iter().map(of_level).collect(),
             sections: group.tables.clone(),
         };
+        // Bytes of a record, and of work that is alike for all formats as much as reading 8 bits a channel takes (measured on an H200: docs/gpu.md).
+        let work = 2 * (sizes.block * sizes.dim) as u64;
         Self {
+            ctas: sizes.ctas,
+            costs: sizes.levels.iter().map(|level| level.layout.bytes as u64 + work).collect(),
             block: sizes.block,
             stride: sizes.stride,
             kv_heads: sizes.kv_heads,
@@ -174,12 +182,42 @@ impl Mirror {
         self.state[self.sections.after.start + row] = (len + tokens) as u32;
         self.state[self.sections.batch.start + place] = row as u32;
         for group in 0..self.groups.len() {
-            let below = self.block * self.lowered(group, row);
-            let GroupTables { sections, levels, .. } = &self.groups[group];
-            for (number, (of, level)) in sections.levels.iter().zip(levels).enumerate() {
-                let tokens = if number == 0 { len + tokens - below } else { self.block * level.counts[row] as usize };
-                self.state[of.lens.start + row] = tokens as u32;
-            }
+            self.follow_levels(group, row, len + tokens, tokens == 1);
+        }
+    }
+
+    /// Lengths of a row of `tokens` tokens at each level. Its open block, or `closing` one that is full by the last of them, is where most of the others are, so that no
+    /// launch is for it alone.
+    fn follow_levels(&mut self, group: usize, row: usize, tokens: usize, closing: bool) {
+        let (block, lowered) = (self.block, self.lowered(group, row));
+        let GroupTables { sections, levels, .. } = &self.groups[group];
+        let full = tokens / block;
+        let recorded = full - usize::from(closing && tokens.is_multiple_of(block));
+        let count = |level: usize| if level == 0 { recorded - lowered } else { levels[level].counts[row] as usize };
+        let most = (0..levels.len()).rev().max_by_key(|level| count(*level));
+        for (level, of) in sections.levels.iter().enumerate() {
+            let open = if most == Some(level) { tokens - recorded * block } else { 0 };
+            let word = 2 * (count(level) * block + open) + usize::from(open == block);
+            self.state[of.lens.start + row] = word as u32;
+        }
+    }
+
+    /// Parts the CTAs of a launch among the levels of a group, by what the batch has of each: every one that has something gets some.
+    fn share(&mut self, group: usize, seqs: usize) {
+        let Self { state, sections: of, groups, costs, block, ctas, .. } = self;
+        let sections = &groups[group].sections;
+        let mut each = [0; MOST_LEVELS];
+        let rows = &state[of.batch.start..][..seqs];
+        for (sum, (level, cost)) in each.iter_mut().zip(sections.levels.iter().zip(costs.iter())) {
+            let blocks = |row: &u32| u64::from(state[level.lens.start + *row as usize] / 2).div_ceil(*block as u64);
+            *sum = rows.iter().map(blocks).sum::<u64>() * cost;
+        }
+        let (mut left, mut all) = (*ctas as u64, each.iter().sum::<u64>());
+        for (share, own) in state[sections.shares.clone()].iter_mut().zip(each) {
+            // Rounded, of what the levels before have left; the last one takes the rest.
+            let taken = if own == 0 { 0 } else { ((2 * left * own + all) / (2 * all)).clamp(1, left.max(1)) };
+            (left, all) = (left.saturating_sub(taken), all - own);
+            *share = taken as u32;
         }
     }
 
@@ -193,6 +231,7 @@ impl Mirror {
         let count = self.sections.count.start;
         self.state[count] = seqs as u32;
         self.state[count + 1] = self.state[count + 1].wrapping_add(1).max(1);
+        (0..if self.costs.is_empty() { 0 } else { self.groups.len() }).for_each(|group| self.share(group, seqs));
     }
 
     /// The state, to be written from word 0 on.

@@ -30,6 +30,8 @@ pub(super) struct GroupSections {
     pub(super) exact: Range<usize>,
     /// Where blocks have levels: those of each.
     pub(super) levels: Vec<LevelSections>,
+    /// And how many CTAs attend each of them, which is among the state.
+    pub(super) shares: Range<usize>,
 }
 
 impl GroupSections {
@@ -39,7 +41,7 @@ impl GroupSections {
     }
 }
 
-/// Those of a level: its tokens, which are among the state, then its tables.
+/// Those of a level: its lengths, as [`launch::Attend::lens`](certkv_kernel::cuda::launch::Attend::lens) of a level has them, which are among the state, then its tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LevelSections {
     /// `[row]`.
@@ -159,19 +161,24 @@ pub(super) fn table_sections(
 ) -> Option<(TableSections, Vec<GroupSections>)> {
     let at = &mut 0;
     let [before, after] = lay_out(at, [rows; 2])?;
-    let tails = (0..groups * (1 + levels)).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
+    let state = |_| {
+        let lens = (0..1 + levels).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
+        let [shares] = if levels > 0 { lay_out(at, [levels])? } else { [0..0] };
+        Some((lens, shares))
+    };
+    let states = (0..groups).map(state).collect::<Option<Vec<_>>>()?;
     let [batch, count] = lay_out(at, [rows, 2])?;
-    let of_group = |words: &[[Range<usize>; 1]]| {
-        let [tails, lens @ ..] = words else { return None };
+    let of_group = |(words, shares): (Vec<[Range<usize>; 1]>, Range<usize>)| {
+        let [tails, lens @ ..] = &words[..] else { return None };
         let [packed, hosts, exact] = lay_out(at, [entries, entries, exact])?;
         let of_level = |lens: &[Range<usize>; 1]| {
             let [packed, homes] = lay_out(at, [entries, entries])?;
             Some(LevelSections { lens: lens[0].clone(), packed, homes })
         };
         let levels = lens.iter().map(of_level).collect::<Option<Vec<_>>>()?;
-        Some(GroupSections { tails: tails[0].clone(), packed, hosts, exact, levels })
+        Some(GroupSections { tails: tails[0].clone(), packed, hosts, exact, levels, shares })
     };
-    let of_groups = tails.chunks(1 + levels).map(of_group).collect::<Option<Vec<_>>>()?;
+    let of_groups = states.into_iter().map(of_group).collect::<Option<Vec<_>>>()?;
     Some((TableSections { before, after, batch, count }, of_groups))
 }
 

@@ -136,6 +136,8 @@ pub(super) struct Sizes {
     pub(super) controlled: bool,
     control_bytes: usize,
     pub(super) partial_bytes: usize,
+    /// Multiprocessors.
+    pub(super) ctas: usize,
     /// Zeroes to be copied over what lies in host memory; none where nothing is erased.
     pub(super) zero_bytes: usize,
     /// Bytes of a slot of the staging ring.
@@ -220,7 +222,9 @@ impl Sizes {
             Some(prefixes) => Prefixes::bytes(prefixes, config.prefix_events, &of_groups)?,
             None => 0,
         };
-        let counters = sections([rows, 1, rows * g.kv_heads, g.layers * SelectStats::WORDS, 8, TURN_WORDS]);
+        // Launches for several levels run beside each other.
+        let beside = levels.len().max(1);
+        let counters = sections([rows, 1, beside * rows * g.kv_heads, g.layers * SelectStats::WORDS, 8, TURN_WORDS]);
         let ([errors, status, heads, stats, published, turns], _) = counters.ok_or_else(too_large)?;
         let side_bytes = 2 * block * g.head_dim;
         let original_bytes = 2 * g.kv_heads * side_bytes;
@@ -340,7 +344,8 @@ impl Sizes {
                 let each = LayerControl::most_bytes(&config.common(), control, stride);
                 each.saturating_mul(g.layers).saturating_mul(rows)
             }),
-            partial_bytes: launch::partial_bytes(variant, ctas, rows * g.kv_heads),
+            partial_bytes: beside * launch::partial_bytes(variant, ctas, rows * g.kv_heads).next_multiple_of(ALIGN),
+            ctas,
             zero_bytes: if config.erase { most_page } else { 0 },
             staging_slot,
             prefix_bytes: prefix_bytes.saturating_add(MoveEvents::bytes(config.move_events)),

@@ -84,7 +84,7 @@ pub(super) fn forget(a: &SelectArgs, row: usize) {
 /// Whether a launch over a whole batch finds promoted what is protected.
 pub(super) fn look_at_protected(a: &AttendArgs) {
     let rule = [&RULE[0], &RULE[1]].map(|n| n.load(Ordering::Relaxed) as usize);
-    if rule == [0; 2] || !LOOKS.load(Ordering::Relaxed) || a.only != 0 || a.promoted == 0 {
+    if rule == [0; 2] || !LOOKS.load(Ordering::Relaxed) || a.only != 0 || a.promoted == 0 || a.homes != 0 {
         return;
     }
     let (heads, stride) = (a.kv_heads as usize, a.table_stride as usize);

@@ -224,9 +224,9 @@ fn seen(a: &AttendArgs) -> Vec<Read> {
     let mut all = Vec::new();
     for place in 0..a.seqs as usize {
         let row = word(a.rows, place) as usize;
-        let len = word(a.lens, row) as usize;
+        let (len, full) = levelled::lengths(a, place, row);
         let sees = |t: usize| a.window == 0 || t < a.sinks as usize || t + a.window as usize >= len;
-        for block in (0..recorded(len, a.closing)).filter(|b| (b * BLOCK..(b + 1) * BLOCK).any(sees)) {
+        for block in (0..full).filter(|b| (b * BLOCK..(b + 1) * BLOCK).any(sees)) {
             let page = u64::from(word(a.table, row * a.table_stride as usize + block));
             for head in 0..a.kv_heads as usize {
                 let record = a.packed + page * a.page_stride + head as u64 * a.head_stride;
@@ -276,7 +276,7 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
     let (place, kv) = (head / a.kv_heads as usize, head % a.kv_heads as usize);
     let (row, stride) = (word(a.rows, place) as usize, a.table_stride as usize);
     let (mut all, line) = (true, (row * a.kv_heads as usize + kv) * stride);
-    for block in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
+    for block in 0..levelled::lengths(a, place, row).1 {
         let page = u64::from(word(a.table, row * stride + block));
         match word(a.promoted, line + levelled::home(a, row, block)) as usize {
             0 => all = false,

@@ -1,7 +1,7 @@
 //! What launches do where blocks have levels: one for each leaves its queries, and one more gives them back.
 use super::{
-    DIM, GROUP, LOOKS, Plant, answer, arguments, count, drafted, host, is_over, list, look_at_head, planted, queried,
-    set, tolerance, word,
+    BLOCK, DIM, GROUP, LOOKS, Plant, answer, arguments, count, drafted, host, is_over, list, look_at_head, planted,
+    queried, set, tolerance, word,
 };
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::launch::partial_floats;
@@ -23,6 +23,16 @@ static SEEN: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
 /// Which block of its sequence the j-th of a row's blocks is.
 pub(super) fn home(a: &AttendArgs, row: usize, j: usize) -> usize {
     if a.homes == 0 { j } else { word(a.homes, row * a.table_stride as usize + j) as usize }
+}
+
+/// A row's tokens, and of these those whose blocks have records.
+pub(super) fn lengths(a: &AttendArgs, place: usize, row: usize) -> (usize, usize) {
+    let word = word(a.lens, row) as usize;
+    if a.homes == 0 {
+        return (word, drafted::recorded(a.drafts, place, word, a.closing));
+    }
+    // Of a level twice the tokens, and whether the last block is full and in its tail.
+    (word / 2, (word / 2 - word % 2) / BLOCK)
 }
 
 /// Where a record is.
@@ -57,7 +67,7 @@ pub(super) fn attend(a: &AttendArgs) {
     let mut seen = SEEN.lock().expect("no test fails meanwhile");
     for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         let row = word(a.rows, place) as usize;
-        for j in 0..drafted::recorded(a.drafts, place, word(a.lens, row) as usize, a.closing) {
+        for j in 0..lengths(a, place, row).1 {
             let home = home(a, row, j);
             if !seen.insert((place, home)) {
                 count(&GAPS);

@@ -1,5 +1,5 @@
 //! Norms of the rows of tails: a mark of each row's numbers in their place, so that one that nobody found again after its row changed is seen.
-use super::{BLOCK, DIM, Plant, SIDE, arguments, drafted, host, planted, set, word};
+use super::{BLOCK, DIM, Plant, SIDE, arguments, host, levelled, planted, set, word};
 use certkv_core::fragment::original_index;
 use certkv_core::hash::splitmix64;
 use certkv_kernel::cuda::args::AttendArgs;
@@ -50,8 +50,8 @@ pub(super) extern "C" fn measure(raw: *const c_void) {
 pub(super) fn look_at_tails(a: &AttendArgs) {
     for place_in_batch in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         let row = word(a.rows, place_in_batch) as usize;
-        let tokens = word(a.lens, row) as usize;
-        let open = tokens - drafted::recorded(a.drafts, place_in_batch, tokens, a.closing) * BLOCK;
+        let (tokens, recorded) = levelled::lengths(a, place_in_batch, row);
+        let open = tokens - recorded * BLOCK;
         let rows = (0..a.kv_heads as usize).flat_map(|head| (0..open).map(move |token| (head, token)));
         for (head, token) in rows {
             // The last rows are those of the open block, the others of one that a draft has filled.

@@ -38,7 +38,7 @@ impl Core {
     }
 
     /// Enqueues one pass, over blocks of all levels, with the arguments of one over a single format. `blocks`: that it reads, over all sequences and KV heads,
-    /// where it may be over all of them.
+    /// where it is over the step's batch: launches run beside each other then, each on its part of the CTAs, or else one behind the other.
     ///
     /// Costs a launch for each level, and one more.
     pub(in crate::gpu) fn attend_levels(
@@ -49,12 +49,17 @@ impl Core {
     ) -> Result<(), Error> {
         let (s, Some((kits, kept, _))) = (&self.sizes, &self.levels) else { return Ok(()) };
         let group = s.group(layer);
+        // What is not settled waits for what is ahead of it.
+        let beside = blocks.is_some() && args.settled;
+        let (heads, count) = (&s.counters.heads, kits.each.len());
+        let (each, partials) = (heads.len() / count, self.partials.len() / count);
         let nothing = Left { kept: Span::of(kept, 0, 0)?, lens: args.lens };
         let mut left = [nothing; MOST_LEVELS];
         for (level, (kit, (of, own))) in kits.each.iter().zip(s.levels.iter().zip(&group.tables.levels)).enumerate() {
             let (attend, variant) = kit.cut_for(blocks.unwrap_or(0));
             let kept = Span::of(kept, level * s.level_kept_bytes, s.level_kept_bytes)?;
             let lens = self.table(&own.lens)?;
+            let share = group.tables.shares.start + level;
             let args = Attend {
                 variant,
                 tables: Tables { packed: self.table(&own.packed)?, ..args.tables },
@@ -63,8 +68,10 @@ impl Core {
                 homes: Some(self.table(&own.homes)?),
                 kept: Some(kept),
                 failures: None,
-                // New blocks are of the first.
-                closing: args.closing && level == 0,
+                partials: Span::of(&self.partials, level * partials, partials)?,
+                counters: self.counter(&(heads.start + level * each..heads.start + (level + 1) * each))?,
+                share: if beside { Some(self.table(&(share..share + 1))?) } else { None },
+                beside: beside && level > 0,
                 ..*args
             };
             launch::attend(&self.queue, attend, &args)?;
@@ -77,7 +84,7 @@ impl Core {
             rows: s.rows,
             kv_heads: s.kv_heads,
             batch: args.tables.batch,
-            levels: &left[..kits.each.len()],
+            levels: &left[..count],
             centres: args.centres,
             out: args.out,
             certificates: args.certificates,
