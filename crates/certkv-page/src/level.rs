@@ -24,6 +24,8 @@ pub struct LevelChange {
     block: usize,
     level: u8,
     host: PageId,
+    /// What the block has: the page, which is known by its number among those of its level alone, and that.
+    replaces: (Option<PageId>, u8),
     page: Option<PageId>,
 }
 
@@ -101,12 +103,13 @@ impl BlockTable {
             return Err(TableError::Page { class, error });
         }
         let (pools, table, version) = (self.pools.clone(), self.serial, self.version);
-        Ok(LevelChange { pools, table, version, block, level, host: entry.host, page: Some(page) })
+        let (host, replaces) = (entry.host, (entry.packed, entry.level));
+        Ok(LevelChange { pools, table, version, block, level, host, replaces, page: Some(page) })
     }
 
     /// Makes the codes those of the block: the caller has written all of them. What it had before goes behind the stamp that
-    /// [`Dropped::retire`] is given, unless another table has it, too. A change that was begun before another one of this table was
-    /// committed is outdated.
+    /// [`Dropped::retire`] is given, unless another table has it, too. A change that was begun before this table changed otherwise than in levels of other
+    /// blocks is outdated.
     ///
     /// # Errors
     /// [`RefusedChange`] with the change; the table is unchanged.
@@ -114,11 +117,18 @@ impl BlockTable {
     pub fn commit_change(&mut self, mut change: LevelChange) -> Result<Dropped, RefusedChange> {
         let found = match () {
             () if change.table != self.serial => Err(TableError::ForeignReservation),
-            () if change.version != self.version => Err(TableError::OutdatedReservation),
+            () if change.version != self.version && !self.only_levels_since(change.version) => {
+                Err(TableError::OutdatedReservation)
+            }
             () => {
                 let missing = TableError::NoLevel { block: change.block, level: change.level };
                 let place = self.place(change.block).filter(|place| *place < self.entries.len());
-                place.zip(change.page).ok_or(missing)
+                let found = place.zip(change.page).ok_or(missing);
+                found.and_then(|(place, page)| {
+                    let entry = &self.entries[place];
+                    let same = (entry.packed, entry.level) == change.replaces;
+                    if same { Ok((place, page)) } else { Err(TableError::OutdatedReservation) }
+                })
             }
         };
         let (place, page) = match found {
@@ -139,7 +149,15 @@ impl BlockTable {
             }
         }
         (entry.packed, entry.level) = (Some(page), change.level);
+        // A run of changes goes on, or begins.
+        let from = if self.levels.end == self.version { self.levels.start } else { self.version };
         self.version += 1;
+        self.levels = from..self.version;
         Ok(dropped)
+    }
+
+    /// Whether nothing but levels has changed since that version.
+    fn only_levels_since(&self, version: u64) -> bool {
+        self.levels.end == self.version && self.levels.start <= version
     }
 }

@@ -131,6 +131,8 @@ pub struct BlockTable {
     pub(crate) serial: u64,
     /// Moves on with every change, so that a reservation made before it is recognised.
     pub(crate) version: u64,
+    /// Versions between which nothing but levels has changed, up to the last such change.
+    pub(crate) levels: core::ops::Range<u64>,
     pub(crate) block: usize,
     max_blocks: usize,
     pub(crate) len: usize,
@@ -167,6 +169,7 @@ impl BlockTable {
             pools: pools.clone(),
             serial,
             version: 0,
+            levels: 0..0,
             block,
             max_blocks,
             len: 0,

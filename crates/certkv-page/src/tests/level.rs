@@ -65,6 +65,32 @@ fn what_cannot_be_changed_is_refused() {
     assert_eq!((pools.levels[0].counts().free, table.get(0).unwrap().level), (1, 0));
 }
 
+/// Codes of several blocks can be written together.
+#[test]
+fn changes_of_several_blocks_are_begun_before_the_first_is_committed() {
+    let pools = with_levels(6, &[4]);
+    let mut table = BlockTable::create(&pools, 4, 8).unwrap();
+    append(&mut table, 13);
+    let all: Vec<_> = [0, 2, 0, 1].map(|block| table.begin_change(block, 1).unwrap()).into();
+    let mut refused = Vec::new();
+    for change in all {
+        match table.commit_change(change) {
+            Ok(dropped) => drop(dropped.retire(|| Stamp(1)).unwrap()),
+            Err(of) => refused.push((of.change.block(), of.error.clone())),
+        }
+    }
+    // The block that was changed meanwhile.
+    assert_eq!(refused, [(0, TableError::OutdatedReservation)]);
+    assert_eq!([0, 1, 2].map(|block| table.get(block).unwrap().level), [1; 3]);
+    // What else changes outdates them all.
+    let late = table.begin_change(1, 0).unwrap();
+    append(&mut table, 1);
+    change(&mut table, 2, 0);
+    assert_eq!(table.commit_change(late).unwrap_err().error, TableError::OutdatedReservation);
+    pools.reclaim(&mut |_| true);
+    assert_eq!(pools.levels[0].counts().live, 2);
+}
+
 fn change(table: &mut BlockTable, block: usize, level: u8) {
     let change = table.begin_change(block, level).unwrap();
     table.commit_change(change).unwrap().retire(|| Stamp(1)).unwrap();

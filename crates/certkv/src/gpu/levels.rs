@@ -91,7 +91,8 @@ impl GpuCache {
         changed
     }
 
-    /// Changes levels in `layer`, one after the other. `done` hears what became of each.
+    /// Changes levels in `layer`. `done` hears what became of each. Blocks are coded together, a launch for each level, unless pages run out before: then what has been begun
+    /// is made first, and gives back its own.
     pub(super) fn change_levels(
         &mut self,
         id: SequenceId,
@@ -100,41 +101,94 @@ impl GpuCache {
         done: &mut dyn FnMut(usize, Result<(), Error>),
     ) {
         let group = self.core.sizes.group_of(layer);
+        let mut begun: Vec<(usize, LevelChange)> = Vec::new();
         for (at, &(block, level)) in changes.iter().enumerate() {
             let result = match self.level(id, layer, block) {
-                Ok(had) if had == usize::from(level) => Ok(()),
-                Ok(_) => {
-                    let _span = span!("recode", layer = layer, block = block, level = level);
-                    let changed = self.change(id, layer, block, level);
-                    self.core.host.moved(Kind::Recode, changed).map(drop)
-                }
+                Ok(had) if had == usize::from(level) => Ok(None),
+                Ok(_) => self.begin_change((id, group), (block, level), &mut |cache| {
+                    let some = !begun.is_empty();
+                    cache.make(id, layer, begun.drain(..), done);
+                    some
+                }),
                 Err(error) => Err(error),
             };
-            done(at, result);
+            match result {
+                Ok(Some(change)) => begun.push((at, change)),
+                Ok(None) => done(at, Ok(())),
+                Err(error) => self.moved(Err(error), at, done),
+            }
         }
+        self.make(id, layer, begun.drain(..), done);
         self.relist(id.slot as usize, group);
     }
 
-    /// Bytes of the new records.
-    fn change(&mut self, id: SequenceId, layer: usize, block: usize, level: u8) -> Result<u64, Error> {
-        let (group, row) = (self.core.sizes.group_of(layer), id.slot as usize);
-        self.reclaim()?;
+    fn moved(&self, result: Result<u64, Error>, at: usize, done: &mut dyn FnMut(usize, Result<(), Error>)) {
+        done(at, self.core.host.moved(Kind::Recode, result).map(drop));
+    }
+
+    /// Takes a page for a block; where there is none, `make` has what was begun before give back its own, if it is not nothing.
+    fn begin_change(
+        &mut self,
+        (id, group): (SequenceId, usize),
+        (block, level): (usize, u8),
+        make: &mut dyn FnMut(&mut Self) -> bool,
+    ) -> Result<Option<LevelChange>, Error> {
         self.land_block(id, block)?;
-        let change = loop {
+        loop {
             match self.entry(id)?.tables[group].begin_change(block, level).map_err(Error::from_table) {
-                Err(error) if self.make_room_after(&error)? => {}
-                change => break change?,
+                Err(error @ Error::CapacityExhausted { .. }) => {
+                    if !make(self) && !self.make_room_after(&error)? {
+                        return Err(error);
+                    }
+                    self.reclaim()?;
+                }
+                change => return change.map(Some),
             }
-        };
-        let coded = if planted!(B26) { Ok(()) } else { self.code(row, layer, &change) };
-        if let Err(error) = coded {
-            change.abort(|| self.stamp(group));
-            return Err(error);
         }
+    }
+
+    /// Makes changes that were begun, by their numbers.
+    fn make(
+        &mut self,
+        id: SequenceId,
+        layer: usize,
+        begun: impl Iterator<Item = (usize, LevelChange)>,
+        done: &mut dyn FnMut(usize, Result<(), Error>),
+    ) {
+        let mut begun: Vec<(usize, LevelChange)> = begun.collect();
+        let span = span!("recode", layer = layer, blocks = (begun.len()), bytes = _);
+        let mut bytes = 0;
+        for level in 0..self.core.sizes.levels.len() as u8 {
+            let own: Vec<_> = begun.extract_if(.., |(_, change)| change.level() == level).collect();
+            let together = self.code(id.slot as usize, layer, level, own.iter().map(|(_, change)| change));
+            for (at, change) in own {
+                // What cannot be coded together may be one by one.
+                let coded = match together {
+                    Ok(()) => Ok(()),
+                    Err(_) => self.code(id.slot as usize, layer, level, [&change].into_iter()),
+                };
+                let made = match coded {
+                    Ok(()) => self.commit(id, layer, change),
+                    Err(error) => {
+                        change.abort(|| self.stamp(self.core.sizes.group_of(layer)));
+                        Err(error)
+                    }
+                };
+                bytes += made.as_ref().map_or(0, |bytes| *bytes);
+                self.moved(made, at, done);
+            }
+        }
+        span.record("bytes", bytes);
+    }
+
+    /// Names the page of a change, which has been coded. Bytes of its records.
+    fn commit(&mut self, id: SequenceId, layer: usize, change: LevelChange) -> Result<u64, Error> {
+        let (group, row) = (self.core.sizes.group_of(layer), id.slot as usize);
+        let (block, level) = (change.block(), usize::from(change.level()));
         let table = &mut self.entry_mut(id)?.tables[group];
         let dropped = table.commit_change(change).map_err(|refused| Error::from_table(refused.error))?;
         let s = &self.core.sizes;
-        let (bytes, word) = (s.levels[usize::from(level)].page_bytes, row * s.stride + block);
+        let (bytes, word) = (s.levels[level].page_bytes, row * s.stride + block);
         // Of the old page and the block's words nothing is known any more; the row keeps what is promoted of others.
         self.forgotten[group].extend(super::cache::coded(s, &dropped));
         self.forgotten[group].push(BLOCK_ENTRY | word as u32);
@@ -142,18 +196,31 @@ impl GpuCache {
         Ok(bytes as u64)
     }
 
-    /// Enqueues that the new page is written.
-    fn code(&mut self, row: usize, layer: usize, change: &LevelChange) -> Result<(), Error> {
-        let missing = Error::Order { layer, why: "a page of the sequence is missing" };
-        let page = change.page().ok_or(missing)?.index;
-        let at = self.host_at(layer, change.host())?;
-        let (s, level) = (&self.core.sizes, usize::from(change.level()));
-        let (page, of) = (s.page_of(change.level(), page), &s.levels[level]);
-        let record = self.core.packed.address_of(s.packed_at(layer, page), of.page_bytes)?;
+    /// Enqueues that the new pages of changes to `level` are written.
+    fn code<'c>(
+        &mut self,
+        row: usize,
+        layer: usize,
+        level: u8,
+        changes: impl Iterator<Item = &'c LevelChange>,
+    ) -> Result<(), Error> {
+        if planted!(B26) {
+            return Ok(());
+        }
         let mut items = core::mem::take(&mut self.pack_items);
         items.clear();
-        let pushed = prefill::push_items(&self.core, layer, row, (at, record, of.layout.bytes), &mut items);
-        let packed = pushed.and_then(|()| prefill::pack(self, layer, Coder::Level(level), &items));
+        let missing = || Error::Order { layer, why: "a page of the sequence is missing" };
+        let mut push = |change: &LevelChange| -> Result<(), Error> {
+            let at = self.host_at(layer, change.host())?;
+            let (s, page) = (&self.core.sizes, change.page().ok_or_else(missing)?);
+            let of = &s.levels[usize::from(level)];
+            let at_page = s.packed_at(layer, s.page_of(level, page.index));
+            let record = self.core.packed.address_of(at_page, of.page_bytes)?;
+            prefill::push_items(&self.core, layer, row, (at, record, of.layout.bytes), &mut items)
+        };
+        let mut changes = changes;
+        let pushed = changes.try_for_each(&mut push);
+        let packed = pushed.and_then(|()| prefill::pack(self, layer, Coder::Level(level.into()), &items));
         self.pack_items = items;
         packed
     }
