@@ -1376,14 +1376,15 @@ typedef struct certkv_config {
    */
   uint64_t move_events;
   /**
-   * On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
+   * `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
    * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-   * `spill_store` and `scales`. Borrowed during the call.
+   * `spill_store` and `scales`; on a GPU nor with calibrated keys, nor beside `prefix_units`, `swap_tokens`, `chunk_tokens` and `erase`, and sequences are neither saved nor restored
+   * there. Borrowed during the call.
    */
   const struct certkv_level *levels;
   /**
-   * On the host: SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. Borrowed
-   * during the call.
+   * SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU without a gate; it takes 4 bytes of
+   * device memory a block and query head in each layer there. Borrowed during the call.
    */
   const struct certkv_control *control;
   /**
@@ -1406,11 +1407,11 @@ typedef struct certkv_config {
    */
   const struct certkv_log *log;
   /**
-   * As `control`: retention decides.
+   * On the host, as `control`: retention decides.
    */
   const struct certkv_retention *retention;
   /**
-   * As `control`: the bound's budget decides.
+   * On the host, as `control`: the bound's budget decides.
    */
   const struct certkv_bound_budget *bound_budget;
   /**
@@ -3194,7 +3195,7 @@ certkv_status certkv_calibration_destroy(struct certkv_calibration *calibration)
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), INVALID_ARGUMENT (heads have
- * levels of their own: `config->levels_by_head`), UNSUPPORTED (a cache on a GPU), POISONED. `*level` is unchanged then.
+ * levels of their own: `config->levels_by_head`), BUSY_STEP (on a GPU, while a step is open), POISONED. `*level` is unchanged then.
  */
 certkv_status certkv_sequence_level(const struct certkv_cache *cache,
                                     certkv_sequence sequence,
@@ -3204,13 +3205,13 @@ certkv_status certkv_sequence_level(const struct certkv_cache *cache,
 
 /**
  * Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
- * Sequences that share the block keep it as it was. Costs reading the block's originals and coding them.
+ * Sequences that share the block keep it as it was. Costs reading the block's originals and coding them, which on a GPU is enqueued on the cache's stream and not waited for.
  *
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
- * hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+ * hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
  */
 certkv_status certkv_sequence_change_level(struct certkv_cache *cache,
                                            certkv_sequence sequence,
@@ -3265,13 +3266,14 @@ certkv_status certkv_control_init(struct certkv_control *control,
  * Lets who decides on levels (`config->control`, `retention` or `bound_budget`) look at what the last step said of each block of a sequence, and change
  * levels where that is decided. To be called between steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose
  * `struct_size` must be set; it may be NULL. Where nobody decides nothing happens, and every count is 0. A block that cannot have the level that was
- * decided keeps its own, and is counted.
+ * decided keeps its own, and is counted. On a GPU to be called behind a step that the sequence has been in with one token, before the next begins: nothing is seen of others; it
+ * waits for the device.
  *
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT,
- * UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+ * BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed.
  */
 certkv_status certkv_sequence_control(struct certkv_cache *cache,
                                       certkv_sequence sequence,

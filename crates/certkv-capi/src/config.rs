@@ -161,12 +161,13 @@ pub struct certkv_config {
     /// Events of blocks that move that stay readable, the latest so many, at most 2^24; 0 for none, which costs nothing. See
     /// certkv_cache_moves.
     pub move_events: u64,
-    /// On the host: `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
+    /// `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
     /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-    /// `spill_store` and `scales`. Borrowed during the call.
+    /// `spill_store` and `scales`; on a GPU nor with calibrated keys, nor beside `prefix_units`, `swap_tokens`, `chunk_tokens` and `erase`, and sequences are neither saved nor restored
+    /// there. Borrowed during the call.
     pub levels: *const certkv_level,
-    /// On the host: SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. Borrowed
-    /// during the call.
+    /// SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU without a gate; it takes 4 bytes of
+    /// device memory a block and query head in each layer there. Borrowed during the call.
     pub control: *const certkv_control,
     /// Fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
     /// beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
@@ -179,9 +180,9 @@ pub struct certkv_config {
     pub plan_apart: u32,
     /// Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
     pub log: *const certkv_log,
-    /// As `control`: retention decides.
+    /// On the host, as `control`: retention decides.
     pub retention: *const certkv_retention,
-    /// As `control`: the bound's budget decides.
+    /// On the host, as `control`: the bound's budget decides.
     pub bound_budget: *const certkv_bound_budget,
     /// On the host, under CERTKV_POLICY_CERTIFIED, of steps with tolerances of their own, too: at most this share of a sequence's tokens is read one by one
     /// from the originals where that is the cheapest way to the tolerance, 0 to 0.25; 0 for none. It reads fewer bytes and takes more time to decide: for
@@ -360,10 +361,9 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     };
     let only_on_the_host = [
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
-        (!config.levels.is_empty(), "levels: blocks of a cache on a GPU have one format a layer in this release"),
-        (!given.control.is_null(), "control: a cache on a GPU has no levels to decide on in this release"),
-        (!given.retention.is_null(), "retention: a cache on a GPU has no levels to decide on in this release"),
-        (!given.bound_budget.is_null(), "bound_budget: a cache on a GPU has no levels to decide on in this release"),
+        (config.levels_by_head, "levels_by_head: blocks of a cache on a GPU have levels, and their heads have none"),
+        (!given.retention.is_null(), "retention: a GPU does not tell what levels lose"),
+        (!given.bound_budget.is_null(), "bound_budget: a GPU does not tell what levels lose"),
         (given.row_share != 0.0, "row_share: a cache on a GPU reads no rows one by one in this release"),
     ];
     if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {
@@ -376,6 +376,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.calibration.clone_from(&config.calibration);
     gpu.codebooks.clone_from(&config.codebooks);
     gpu.scales.clone_from(&config.scales);
+    gpu.levels.clone_from(&config.levels);
+    gpu.control = config.control;
     gpu.max_context = or(given.max_context, config.max_tokens);
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);

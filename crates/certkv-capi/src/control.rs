@@ -199,13 +199,14 @@ pub(crate) unsafe fn decides(given: &certkv_config) -> Result<Option<Control>, F
 /// Lets who decides on levels (`config->control`, `retention` or `bound_budget`) look at what the last step said of each block of a sequence, and change
 /// levels where that is decided. To be called between steps, after each of them or fewer: steps in between are not seen. Fills `controlled`, whose
 /// `struct_size` must be set; it may be NULL. Where nobody decides nothing happens, and every count is 0. A block that cannot have the level that was
-/// decided keeps its own, and is counted.
+/// decided keeps its own, and is counted. On a GPU to be called behind a step that the sequence has been in with one token, before the next begins: nothing is seen of others; it
+/// waits for the device.
 ///
 /// Threads: any, at any time; waits for other calls that move blocks.
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER (`cache`), MISALIGNED, STRUCT_SIZE, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT,
-/// UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed.
+/// BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_control(
     cache: *mut certkv_cache,
@@ -215,7 +216,8 @@ pub unsafe extern "C" fn certkv_sequence_control(
     guard(|| {
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { controlled_out(controlled)? };
-        let done = cache::with(cache, |held| Ok(held.engine.on_host("levels")?.control(id(sequence))?))?;
+        let of = id(sequence);
+        let done = cache::with(cache, |held| held.engine.on(|on| on.control(of), |on| on.control(of)))?;
         if let Some(size) = size {
             // SAFETY: as above.
             unsafe { write_controlled(controlled, size, done) };

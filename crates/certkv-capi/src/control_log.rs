@@ -166,10 +166,16 @@ pub unsafe extern "C" fn certkv_sequence_control_logged(
         // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
         let size = unsafe { controlled_out(controlled)? };
         let (done, told, group, count) = cache::with(cache, |held| {
-            let on = held.engine.on_host("levels")?;
-            let (group, count) = (on.geometry().group(), on.levels().len());
-            let mut told = Vec::new();
-            let done = on.control_logged(id(sequence), Some(&mut |entry| told.push(Told::new(entry, count))))?;
+            let (of, group, mut entries) = (id(sequence), held.engine.geometry().group(), Vec::new());
+            let mut log = |entry| entries.push(entry);
+            let log: &mut dyn FnMut(ControlEntry) = &mut log;
+            // One of the two is called.
+            let log = core::cell::Cell::new(Some(log));
+            let (done, count) = held.engine.on(
+                |on| Ok((on.control_logged(of, log.take())?, on.levels().len())),
+                |on| Ok((on.control_logged(of, log.take())?, on.levels().len())),
+            )?;
+            let told: Vec<Told> = entries.into_iter().map(|entry| Told::new(entry, count)).collect();
             Ok((done, told, group, count))
         })?;
         if let Some(size) = size {

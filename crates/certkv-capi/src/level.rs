@@ -48,17 +48,18 @@ fn numbers(layer: u32, block: u64, level: u32) -> (usize, usize, usize) {
     (layer as usize, usize::try_from(block).unwrap_or(usize::MAX), level as usize)
 }
 
-/// Fills `*level` with what a cache on the host finds.
+/// Fills `*level` with what a cache finds.
 ///
 /// # Safety
 /// `level` is NULL, misaligned, or a variable of this type.
 unsafe fn tell(
     cache: *const certkv_cache,
     level: *mut u32,
-    find: impl FnOnce(&certkv::Cache) -> Result<usize, certkv::Error>,
+    host: impl FnOnce(&certkv::Cache) -> Result<usize, certkv::Error>,
+    gpu: impl FnOnce(&mut certkv::gpu::GpuCache) -> Result<usize, certkv::Error>,
 ) -> Result<(), Failure> {
     argument::aligned(level, "level")?;
-    let found = cache::with(cache, |held| Ok(find(held.engine.on_host("levels")?)?))?;
+    let found = cache::with(cache, |held| held.engine.on(host, gpu))?;
     // SAFETY: not NULL and aligned; the caller gives a variable of this type.
     unsafe { level.write(found as u32) };
     Ok(())
@@ -70,7 +71,7 @@ unsafe fn tell(
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER, MISALIGNED, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (the block is not full), INVALID_ARGUMENT (heads have
-/// levels of their own: `config->levels_by_head`), UNSUPPORTED (a cache on a GPU), POISONED. `*level` is unchanged then.
+/// levels of their own: `config->levels_by_head`), BUSY_STEP (on a GPU, while a step is open), POISONED. `*level` is unchanged then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_level(
     cache: *const certkv_cache,
@@ -81,19 +82,20 @@ pub unsafe extern "C" fn certkv_sequence_level(
 ) -> certkv_status {
     guard(|| {
         let (layer, block, _) = numbers(layer, block, 0);
+        let of = id(sequence);
         // SAFETY: by the caller's promise.
-        unsafe { tell(cache, level, |on| on.level(id(sequence), layer, block)) }
+        unsafe { tell(cache, level, |on| on.level(of, layer, block), |on| on.level(of, layer, block)) }
     })
 }
 
 /// Codes full block number `block` of a sequence anew in one layer, from its originals, at another of `config->levels`: the next step reads it so.
-/// Sequences that share the block keep it as it was. Costs reading the block's originals and coding them.
+/// Sequences that share the block keep it as it was. Costs reading the block's originals and coding them, which on a GPU is enqueued on the cache's stream and not waited for.
 ///
 /// Threads: any, at any time; waits for other calls that move blocks.
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, LAYER, LEVEL (no such level, a block that is not full, or one that no scales
-/// hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, UNSUPPORTED (a cache on a GPU), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
+/// hold), CAPACITY (of that level's pages), INVALID_ARGUMENT (heads have levels of their own), SWAPPED_OUT, BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed: the block has the level that it had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_change_level(
     cache: *mut certkv_cache,
@@ -104,8 +106,9 @@ pub unsafe extern "C" fn certkv_sequence_change_level(
 ) -> certkv_status {
     guard(|| {
         cache::with(cache, |held| {
-            let (layer, block, level) = numbers(layer, block, level);
-            Ok(held.engine.on_host("levels")?.change_level(id(sequence), layer, block, level)?)
+            let ((layer, block, level), of) = (numbers(layer, block, level), id(sequence));
+            let host = |on: &certkv::Cache| on.change_level(of, layer, block, level);
+            held.engine.on(host, |on| on.change_level(of, layer, block, level))
         })
     })
 }
@@ -127,8 +130,11 @@ pub unsafe extern "C" fn certkv_sequence_head_level(
 ) -> certkv_status {
     guard(|| {
         let (layer, block, head) = numbers(layer, block, kv_head);
+        let of = id(sequence);
         // SAFETY: by the caller's promise.
-        unsafe { tell(cache, level, |on| on.level_of(id(sequence), layer, head, block)) }
+        unsafe {
+            tell(cache, level, |on| on.level_of(of, layer, head, block), |on| on.level_of(of, layer, head, block))
+        }
     })
 }
 
@@ -150,8 +156,9 @@ pub unsafe extern "C" fn certkv_sequence_change_head_level(
 ) -> certkv_status {
     guard(|| {
         cache::with(cache, |held| {
-            let ((layer, block, head), level) = (numbers(layer, block, kv_head), level as usize);
-            Ok(held.engine.on_host("levels")?.change_level_of(id(sequence), layer, head, block, level)?)
+            let ((layer, block, head), level, of) = (numbers(layer, block, kv_head), level as usize, id(sequence));
+            let host = |on: &certkv::Cache| on.change_level_of(of, layer, head, block, level);
+            held.engine.on(host, |on| on.change_level_of(of, layer, head, block, level))
         })
     })
 }

@@ -328,8 +328,19 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         ),
         (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
         (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
-        (certkv_config { levels: levels.as_ptr(), n_levels: 2, ..config }, CERTKV_UNSUPPORTED, "config->levels"),
-        (certkv_config { control: &control, ..config }, CERTKV_UNSUPPORTED, "config->control"),
+        // Beside what the configuration at hand has.
+        (leveled(&levels, &config), CERTKV_INVALID_ARGUMENT, "config->prefix"),
+        (
+            certkv_config { prefix_units: 0, ..leveled(&levels, &config) },
+            CERTKV_INVALID_ARGUMENT,
+            "config->swap_tokens",
+        ),
+        (
+            certkv_config { prefix_units: 0, levels_by_head: 1, ..leveled(&levels, &config) },
+            CERTKV_UNSUPPORTED,
+            "config->levels_by_head",
+        ),
+        (certkv_config { control: &control, ..config }, CERTKV_INVALID_ARGUMENT, "config->control"),
     ] {
         named(refused(&config), status, word);
     }
@@ -337,12 +348,87 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
     let (a, mut level) = (cache.create(), 7);
     // SAFETY: a live handle and a local.
     unsafe {
-        named(certkv_sequence_level(cache.0, a, 0, 0, &mut level), CERTKV_UNSUPPORTED, "levels");
-        named(certkv_sequence_change_level(cache.0, a, 0, 0, 1), CERTKV_UNSUPPORTED, "levels");
-        named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_UNSUPPORTED, "levels");
+        named(certkv_sequence_level(cache.0, a, 0, 0, &mut level), CERTKV_LEVEL, "not full");
+        named(certkv_sequence_change_level(cache.0, a, 0, 0, 1), CERTKV_LEVEL, "not full");
+        // Nobody decides.
+        assert_eq!(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_OK);
         let mut plan = certkv_level_plan { struct_size: size_of::<certkv_level_plan>() as u32, ..Default::default() };
         let planned = certkv_sequence_plan_levels(cache.0, a, 0.05, 0, ptr::null_mut(), 0, &mut plan);
         named(planned, CERTKV_UNSUPPORTED, "levels");
     }
     assert_eq!(level, 7);
+}
+
+/// Levels of 160 tokens each, of formats with the block size of the tests' cache.
+fn leveled(levels: &[certkv_level; 2], config: &certkv_config) -> certkv_config {
+    certkv_config { format: ptr::null(), levels: levels.as_ptr(), n_levels: 2, ..*config }
+}
+
+#[test]
+fn blocks_have_levels_that_smartkv_decides() {
+    let (_fake, config, _turn) = alone();
+    kernels::begin("k8-v4g32-b16");
+    let levels = [c"t8-v8g64-b16", c"t4-v4g64-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 160 });
+    // SAFETY: integers and floats, for which zero bits are a value.
+    let mut control: certkv_control = unsafe { core::mem::zeroed() };
+    // SAFETY: the struct has this size.
+    assert_eq!(unsafe { certkv_control_init(&mut control, size_of::<certkv_control>() as u32) }, CERTKV_OK);
+    // Between the two levels.
+    control.bytes_per_token = 420.0;
+    let config = certkv_config {
+        prefix_units: 0,
+        swap_tokens: 0,
+        chunk_tokens: 0,
+        max_tokens: 10 * BLOCK,
+        max_context: 9 * BLOCK,
+        control: &control,
+        ..leveled(&levels, &config)
+    };
+    let cache = Cache::new(&config);
+    let a = cache.create();
+    append(&cache, a, 4 * BLOCK + 3);
+    let level_of = |layer, block| {
+        let mut level = 9;
+        // SAFETY: a live handle and a local.
+        assert_eq!(unsafe { certkv_sequence_level(cache.0, a, layer, block, &mut level) }, CERTKV_OK, "{}", message());
+        level
+    };
+    // SAFETY: a live handle.
+    unsafe {
+        assert_eq!(certkv_sequence_change_level(cache.0, a, 1, 0, 1), CERTKV_OK, "{}", message());
+        assert_eq!(certkv_sequence_change_head_level(cache.0, a, 1, 0, 1, 1), CERTKV_OK, "{}", message());
+        named(certkv_sequence_change_level(cache.0, a, 1, 0, 2), CERTKV_LEVEL, "no such level");
+        named(certkv_sequence_change_head_level(cache.0, a, 1, 99, 1, 1), CERTKV_SHAPE, "kv_head");
+    }
+    assert_eq!([0, 1, 2].map(|block| level_of(1, block)), [1, 1, 0]);
+    // What a step leaves, and what is made of it.
+    let step = cache.begin(a, 1).unwrap();
+    for layer in 0..LAYERS {
+        rows(step, layer);
+        let (queries, mut out) = ([0.5f32; Q], [0f32; Q]);
+        let (from, to) = (queries.as_ptr(), out.as_mut_ptr());
+        // SAFETY: every buffer has the elements that are given with it.
+        let done =
+            unsafe { certkv_step_attend(step, layer, from, to, Q as u64, ptr::null_mut(), 0, CERTKV_SPACE_HOST) };
+        assert_eq!((done, out), (CERTKV_OK, queries), "{}", message());
+    }
+    // SAFETY: live handles; a step has the cache.
+    unsafe {
+        named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_BUSY_STEP, "one step");
+        assert_eq!(certkv_step_finish(step), CERTKV_OK, "{}", message());
+    }
+    let mut told: Vec<u64> = Vec::new();
+    unsafe extern "C" fn tell(user: *mut c_void, entry: *const certkv_control_entry) {
+        // SAFETY: what the call below gave, and an entry that lives as long as this call.
+        let (told, entry) = unsafe { (&mut *user.cast::<Vec<u64>>(), &*entry) };
+        assert!(!entry.attention.is_null());
+        told.push(entry.blocks);
+    }
+    let mut done = certkv_controlled { struct_size: size_of::<certkv_controlled>() as u32, ..Default::default() };
+    let user = (&raw mut told).cast();
+    // SAFETY: a live handle, a function that takes `user`, and a whole struct.
+    let status = unsafe { certkv_sequence_control_logged(cache.0, a, Some(tell), user, &mut done) };
+    assert_eq!(status, CERTKV_OK, "{}", message());
+    assert_eq!((told, done.decided), (vec![4; LAYERS as usize], u64::from(LAYERS)));
+    assert!(done.changed > 0 && done.failed + done.refused == 0, "{done:?}");
 }

@@ -58,6 +58,11 @@ impl GpuCache {
         }
     }
 
+    /// As [`GpuConfig::levels`].
+    pub fn levels(&self) -> &[Level] {
+        &self.config.levels
+    }
+
     /// As [`Cache::level`](crate::Cache::level).
     ///
     /// # Errors
@@ -70,6 +75,36 @@ impl GpuCache {
         let found = self.entry(id)?.tables[s.group_of(layer)].get(block).filter(|entry| entry.is_full());
         let found = found.ok_or(Error::Level { block, level: 0, why: "the block is not full" })?;
         Ok(found.level.into())
+    }
+
+    /// The same by a KV head: all heads of a block have its level here.
+    ///
+    /// # Errors
+    /// As [`GpuCache::level`], or a head that the model does not have.
+    pub fn level_of(&self, id: SequenceId, layer: usize, kv_head: usize, block: usize) -> Result<usize, Error> {
+        self.check_head(kv_head)?;
+        self.level(id, layer, block)
+    }
+
+    fn check_head(&self, kv_head: usize) -> Result<(), Error> {
+        let expected = self.core.sizes.kv_heads;
+        if kv_head < expected { Ok(()) } else { Err(Error::Shape { argument: "kv_head", expected, given: kv_head }) }
+    }
+
+    /// As [`GpuCache::change_level`] by a KV head, of the whole block.
+    ///
+    /// # Errors
+    /// As [`GpuCache::change_level`], or a head that the model does not have.
+    pub fn change_level_of(
+        &mut self,
+        id: SequenceId,
+        layer: usize,
+        kv_head: usize,
+        block: usize,
+        level: usize,
+    ) -> Result<(), Error> {
+        self.check_head(kv_head)?;
+        self.change_level(id, layer, block, level)
     }
 
     /// As [`Cache::change_level`](crate::Cache::change_level): enqueues that a full block of one layer is coded again, from its originals in pinned memory, at another level of
