@@ -11,6 +11,8 @@ mod elsewhere;
 mod emulated;
 #[path = "emulated_select/ladder.rs"]
 mod ladder;
+#[path = "emulated_select/levels.rs"]
+mod levels;
 #[path = "emulated_select/protect.rs"]
 mod protect;
 #[path = "emulated_select/slots.rs"]

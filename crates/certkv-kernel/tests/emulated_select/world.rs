@@ -1,7 +1,7 @@
 //! A layer as select sees it: made-up masses and summaries, tables, scratch, and the rules the state has to obey.
 use crate::emulated::{Buffer, Emulated, Launch};
 use certkv_kernel::cuda::args::{Certificate, Draft, MassWord, Sides};
-use certkv_kernel::cuda::select::{CopyItem, NO_PAGE, SelectArgs, SelectMode, SelectStats, SlotPool};
+use certkv_kernel::cuda::select::{CopyItem, LevelRecords, NO_PAGE, SelectArgs, SelectMode, SelectStats, SlotPool};
 use certkv_testkit::generate::Rng;
 use std::collections::BTreeMap;
 
@@ -15,7 +15,13 @@ const KEY_BASE: u64 = 1 << 44;
 const VALUE_BASE: u64 = 1 << 45;
 
 pub(crate) fn kernel(group: usize) -> Emulated {
+    build(group, false)
+}
+
+/// `levelled`: for records that lie by level.
+pub(crate) fn build(group: usize, levelled: bool) -> Emulated {
     let macros = [
+        ("CKV_LEVEL", i64::from(levelled)),
         ("CKV_DIM", DIM as i64),
         ("CKV_BLOCK", BLOCK as i64),
         ("CKV_GROUP", group as i64),
@@ -153,6 +159,37 @@ impl World {
         }
         world.draw(&mut r);
         world
+    }
+
+    /// Records of the pages from `first` on lie elsewhere from now on, as another level has them: longer ones, with their summaries in another place. Where they lay is
+    /// what no block has.
+    pub(crate) fn in_levels(&mut self, first: u32) {
+        const OTHER: u64 = 384;
+        let (heads, pages) = (self.plan.kv_heads, self.pages as u32);
+        let (old, page_stride) = (self.packed.read::<u8>(), OTHER * heads as u64 + 64);
+        let other = Buffer::zeroed(((pages - first) as u64 * page_stride).max(1) as usize);
+        for (page, head) in (first..pages).flat_map(|page| (0..heads).map(move |head| (page, head))) {
+            let from = (page as usize * heads + head) * RECORD as usize + SUMMARY as usize;
+            let to = u64::from(page - first) * page_stride + head as u64 * OTHER + 16;
+            other.write(to as usize, &old[from..from + 32]);
+            self.packed.write(from, &[f32::INFINITY; 8]);
+        }
+        let of = |packed, page_stride, head_stride, first, summary| LevelRecords {
+            packed,
+            page_stride,
+            head_stride,
+            first,
+            summary,
+            unused: 0,
+        };
+        let levels = [
+            of(self.packed.pointer(), self.args.page_stride, RECORD as u32, 0, SUMMARY as u32),
+            of(other.pointer(), page_stride, OTHER as u32, first, 16),
+        ];
+        let words: Vec<u64> = levels.iter().flat_map(LevelRecords::words).collect();
+        let list = Buffer::of(&words);
+        (self.args.levels, self.args.level_count) = (list.pointer(), 2);
+        self.rest.extend([other, list]);
     }
 
     fn arguments(&self) -> SelectArgs {

@@ -76,7 +76,7 @@ fn changes_of_several_blocks_are_begun_before_the_first_is_committed() {
     for change in all {
         match table.commit_change(change) {
             Ok(dropped) => drop(dropped.retire(|| Stamp(1)).unwrap()),
-            Err(of) => refused.push((of.change.block(), of.error.clone())),
+            Err(of) => refused.push((of.change.block(), of.error)),
         }
     }
     // The block that was changed meanwhile.

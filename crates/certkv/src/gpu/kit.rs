@@ -81,6 +81,9 @@ pub(super) fn variants(
     Ok(own.into_iter().chain(corrects).chain(drafts).collect())
 }
 
+/// A variant, and what a cache launches of it.
+pub(super) type Launched = (Variant, Vec<Verb>);
+
 /// Kernels of one of several levels of blocks.
 #[derive(Debug)]
 pub(super) struct LevelKit {
@@ -101,7 +104,7 @@ pub(super) struct LevelKits {
 }
 
 /// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes.
-pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[(Variant, Vec<Verb>); 3]>, Error> {
+pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[Launched; 3]>, Error> {
     let of = |(level, layout): (usize, RecordLayout)| {
         let variant = Variant::new(layout, config.geometry.group(), arch).map_err(PrepareError::Variant)?;
         let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
@@ -115,13 +118,9 @@ pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[(Var
 
 impl LevelKits {
     /// For what [`level_variants`] gave; `None` of none.
-    pub(super) fn new(
-        kernels: &Kernels,
-        levels: &[[(Variant, Vec<Verb>); 3]],
-        ctas: u32,
-    ) -> Result<Option<Self>, Error> {
+    pub(super) fn new(kernels: &Kernels, levels: &[[Launched; 3]], ctas: u32) -> Result<Option<Self>, Error> {
         let Some([(first, _), ..]) = levels.first() else { return Ok(None) };
-        let of = |[(variant, _), (wide, _), (coder, _)]: &[(Variant, Vec<Verb>); 3]| {
+        let of = |[(variant, _), (wide, _), (coder, _)]: &[Launched; 3]| {
             Ok::<_, Error>(LevelKit {
                 attend: kernels.get(variant, Verb::Attend)?.clone(),
                 wide_from: variant.wide_from(ctas as usize),

@@ -366,6 +366,65 @@ mod tests {
     }
 
     proptest! {
+        /// Of whatever levels blocks have, lengths of all levels are the sequence's, one of them has its open block, lists name every block once, and the CTAs of a launch are parted among those
+        /// that have something.
+        #[test]
+        fn levels_have_all_of_a_row_between_them(
+            rows in prop::collection::vec((0..6 * 32usize, any::<bool>(), prop::collection::vec(0..3usize, 7)), 1..ROWS),
+        ) {
+            let geometry = Geometry::new(2, 4, 2, 64).unwrap();
+            let config = GpuConfig { max_sequences: ROWS, ..GpuConfig::new(geometry, STRIDE * 32) };
+            let level = |format: &str| crate::Level { format: format.parse().unwrap(), tokens: STRIDE * 32 };
+            let formats = ["k8-v4g32-b32", "k4-v4g32-b32", "tq2-tq2-b32"];
+            let config = config.with_levels(formats.map(level).to_vec());
+            let layouts = config.layouts().unwrap();
+            let variant = Variant::new(layouts[0].clone(), 2, Arch::Sm90a).unwrap();
+            let sizes = Sizes::new(&config, &layouts, &variant, 132).unwrap();
+            let mut mirror = Mirror::new(&sizes);
+            let mut device = vec![NONE; sizes.groups[1].tables.end()];
+            for (row, (len, single, levels)) in rows.iter().enumerate() {
+                let (full, tokens) = (len / 32, if *single { 1 } else { 5 });
+                let page = |block: usize| 100 * row as u32 + block as u32;
+                mirror.relist(1, row, (0..full).map(|b| (b, levels[b], 1000 * levels[b] as u32 + page(b), page(b))));
+                // What a step fills is of the first level.
+                for block in full..(len + tokens) / 32 {
+                    mirror.set(1, row, block, 7, Some(page(block)));
+                }
+                mirror.follow(row, row, *len, tokens);
+            }
+            mirror.count(rows.len());
+            for (at, words) in told(&mut mirror) {
+                device[at..at + words.len()].copy_from_slice(&words);
+            }
+            let tables = &sizes.groups[1].tables;
+            for (row, (len, single, levels)) in rows.iter().enumerate() {
+                let tokens = len + if *single { 1 } else { 5 };
+                let (mut sum, mut open, mut seen) = (0, 0, Vec::new());
+                for (number, level) in tables.levels.iter().enumerate() {
+                    let word = mirror.state()[level.lens.start + row] as usize;
+                    let recorded = (word / 2 - word % 2) / 32;
+                    sum += word / 2;
+                    open += word / 2 - 32 * recorded;
+                    for at in row * STRIDE..row * STRIDE + recorded {
+                        let (home, packed) = (device[level.homes.start + at], device[level.packed.start + at]);
+                        prop_assert_eq!(packed, 100 * row as u32 + home);
+                        prop_assert_eq!(if (home as usize) < len / 32 { levels[home as usize] } else { 0 }, number);
+                        seen.push(home as usize);
+                    }
+                }
+                seen.sort_unstable();
+                let recorded = (tokens - usize::from(*single)) / 32;
+                prop_assert_eq!((sum, open), (tokens, tokens - 32 * recorded));
+                prop_assert!(seen.into_iter().eq(0..recorded));
+            }
+            let shares = &mirror.state()[tables.shares.clone()];
+            prop_assert_eq!(shares.iter().sum::<u32>(), 132);
+            for (share, level) in shares.iter().zip(&tables.levels) {
+                let some = (0..rows.len()).any(|row| mirror.state()[level.lens.start + row] > 0);
+                prop_assert_eq!(*share > 0, some);
+            }
+        }
+
         /// After any changes, sent at any times, the device has what the host has.
         #[test]
         fn the_device_ends_with_the_hosts_tables(

@@ -22,7 +22,7 @@ pub struct PreparedKernels {
 pub(super) struct Wanted {
     variants: Vec<Vec<(Variant, Vec<Verb>)>>,
     /// Of levels that blocks have.
-    levels: Vec<[(Variant, Vec<Verb>); 3]>,
+    levels: Vec<[kit::Launched; 3]>,
     pub(super) kit_of: Vec<usize>,
     extends: bool,
 }

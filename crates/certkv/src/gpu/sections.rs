@@ -163,7 +163,7 @@ pub(super) fn table_sections(
     let [before, after] = lay_out(at, [rows; 2])?;
     let state = |_| {
         let lens = (0..1 + levels).map(|_| lay_out(at, [rows])).collect::<Option<Vec<_>>>()?;
-        let [shares] = if levels > 0 { lay_out(at, [levels])? } else { [0..0] };
+        let shares = if levels > 0 { lay_out(at, [levels])?[0].clone() } else { 0..0 };
         Some((lens, shares))
     };
     let states = (0..groups).map(state).collect::<Option<Vec<_>>>()?;

@@ -304,6 +304,8 @@ impl Cache {
 
 /// Hears what became of a change, by its place in the list.
 pub(crate) type Done<'a> = &'a mut dyn FnMut(usize, Result<(), Error>);
+/// Gives blocks of a list their levels, and tells what became of each.
+type Change<'a> = dyn FnMut(&[(usize, u8)], Done<'_>) -> Result<(), Error> + 'a;
 
 impl Controlled {
     /// Has `change` make what was decided of one layer, whose blocks had `levels` of `count`: it is given blocks and levels, and tells what became of each. Those that
@@ -314,7 +316,7 @@ impl Controlled {
         decision: &Decision,
         scores: &[f64],
         count: u8,
-        change: &mut dyn FnMut(&[(usize, u8)], Done<'_>) -> Result<(), Error>,
+        change: &mut Change<'_>,
     ) -> Result<(), Error> {
         self.decided += 1;
         let Some(wanted) = &decision.levels else {

@@ -39,7 +39,7 @@ pub(super) fn lengths(a: &AttendArgs, place: usize, row: usize) -> (usize, usize
 pub(super) fn record(a: &SelectArgs, page: u32, head: usize) -> u64 {
     // SAFETY: as in `word`: a list of as many levels.
     let levels = (0..a.level_count as usize).map(|i| unsafe { host::<LevelRecords>(a.levels).add(i).read() });
-    match levels.filter(|level| level.first <= page).last() {
+    match levels.rev().find(|level| level.first <= page) {
         None => a.packed + u64::from(page) * a.page_stride + head as u64 * a.head_stride,
         Some(of) => of.packed + u64::from(page - of.first) * of.page_stride + head as u64 * u64::from(of.head_stride),
     }
@@ -117,10 +117,9 @@ pub(super) extern "C" fn unite(raw: *const c_void) {
         let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
         let row = word(a.rows, head / kv) as usize;
         let there = levels.iter().filter(|level| word(level.lens, row) > 0);
-        let mut there = there.map(|level| state(level.kept, head)).enumerate();
         let mut query = None;
         let mut whole = true;
-        while let Some((i, (kept, first))) = there.next() {
+        for (i, (kept, first)) in there.map(|level| state(level.kept, head)).enumerate() {
             let old = word(kept, first + AT_PASS) != pass || (i == 1 && planted(Plant::NoLevel));
             if old {
                 count(&GAPS);
