@@ -166,15 +166,19 @@ impl Config {
             self.formats.iter().map(|format| max_tokens / format.block.max(1) * each).fold(0, usize::saturating_add);
         let sides = blocks as f64 * requests.scratch;
         let slots = (sides.ceil() as usize).min(MOST_SIDES);
-        // Levels keep their shares, in blocks, which is what there are pages for.
-        let of = |tokens: usize| tokens.div_ceil(block.max(1)) as u128;
-        let blocks = |tokens: usize| (of(tokens) * of(max_tokens)).div_ceil(of(self.max_tokens).max(1));
-        let share = |tokens: usize| usize::try_from(blocks(tokens) * block as u128).unwrap_or(usize::MAX);
-        let levels = self.levels.iter().map(|level| Level { tokens: share(level.tokens), ..*level }).collect();
+        let levels = shared(&self.levels, block, self.max_tokens, max_tokens);
         let (scratch_keys, scratch_values) = (slots, slots);
         let (max_context, max_sequences) = (requests.tokens, requests.count);
         Self { max_tokens, max_context, max_sequences, scratch_keys, scratch_values, levels, ..self.clone() }
     }
+}
+
+/// Levels that keep their shares of all tokens, in blocks, which is what there are pages for, where those become other ones.
+pub(crate) fn shared(levels: &[Level], block: usize, tokens: usize, other: usize) -> Vec<Level> {
+    let of = |tokens: usize| tokens.div_ceil(block.max(1)) as u128;
+    let blocks = |own: usize| (of(own) * of(other)).div_ceil(of(tokens).max(1));
+    let share = |own: usize| usize::try_from(blocks(own) * block as u128).unwrap_or(usize::MAX);
+    levels.iter().map(|level| Level { tokens: share(level.tokens), ..*level }).collect()
 }
 
 /// Most sides of one kind in a cache's scratch.

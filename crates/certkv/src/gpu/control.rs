@@ -4,6 +4,8 @@
 //! [`GpuCache::control`] is called, and not in every step.
 use super::cache::GpuCache;
 use super::config::GpuConfig;
+use super::policy::Rule;
+use super::step::{GpuStep, Part, Progress};
 use crate::levels::{Decides, find_levels, ladder_bits};
 use crate::{Control, ControlEntry, Controlled, Error, SmartKv};
 use certkv_control::smartkv::{Ladder, Told, WidthAllocator};
@@ -47,7 +49,22 @@ impl GpuConfig {
     }
 }
 
+impl GpuStep<'_> {
+    /// Whether every layer has left the masses of the batch's single tokens.
+    pub(super) fn sees_masses(&self) -> bool {
+        let all = self.progress.iter().all(|progress| *progress == Progress::Attended);
+        self.cache.core.sizes.controlled && all && self.rule != Rule::Dense && self.drafting.is_none()
+    }
+}
+
 impl GpuCache {
+    /// Of a step that ends, in which `part` was: whether its masses are `there`.
+    pub(super) fn see(&mut self, part: &Part, there: bool) -> Result<(), Error> {
+        let (step, before) = (self.begun, part.len);
+        self.entry_mut(part.id)?.seen = part.place.filter(|_| there).map(|place| SeenStep { step, place, before });
+        Ok(())
+    }
+
     /// A sequence was cut to `len` tokens.
     pub(super) fn cut_control(&mut self, id: SequenceId, len: usize) {
         let blocks = len / self.core.sizes.block;

@@ -2,7 +2,7 @@
 use super::config::GpuConfig;
 use super::sizes::Sizes;
 use crate::Error;
-use crate::plan::{Plan, Requests, RequestsPlan};
+use crate::plan::{Plan, Requests, RequestsPlan, shared};
 use certkv_device::cuda::Gpu;
 use certkv_kernel::cuda::{Arch, PrepareError};
 
@@ -41,12 +41,14 @@ impl GpuConfig {
         Ok(Plan::new(sizes.reserved(), sizes.later, self.device_budget, self.host_budget))
     }
 
-    /// The same configuration with room for these requests and no more.
+    /// The same configuration with room for these requests and no more; levels keep their shares of all tokens.
     #[must_use]
     pub fn for_requests(&self, requests: Requests) -> Self {
         let (max_tokens, max_context) = (requests.in_blocks(self.block()), Requests { count: 1, ..requests });
         let max_context = max_context.in_blocks(self.block());
-        Self { max_tokens, max_context, max_sequences: requests.count, ..self.clone() }.with_scratch(requests.scratch)
+        let levels = shared(&self.levels, self.block(), self.max_tokens, max_tokens);
+        Self { max_tokens, max_context, max_sequences: requests.count, levels, ..self.clone() }
+            .with_scratch(requests.scratch)
     }
 
     /// As [`Plan::for_requests`] on a machine.

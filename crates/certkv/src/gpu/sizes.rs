@@ -5,6 +5,7 @@ use super::config::{GpuConfig, STAGING_SLOTS};
 use super::draft_sections::DraftSections;
 use super::frames::{FrameSizes, frames};
 use super::kit;
+use super::level_sizes::{LevelSizes, level_sizes};
 use super::plan::GpuMachine;
 use super::protected::ProtectedSizes;
 use super::sections::{
@@ -21,7 +22,7 @@ use certkv_device::cuda::PinnedBuffer;
 use certkv_device::mailbox::Slots;
 use certkv_kernel::cuda::args::{Certificate, Demand, Picked, Sides};
 use certkv_kernel::cuda::ladder::TURN_WORDS;
-use certkv_kernel::cuda::select::{LevelRecords, SelectStats};
+use certkv_kernel::cuda::select::SelectStats;
 use certkv_kernel::cuda::{Variant, launch, publish};
 use certkv_page::{BlockTable, PageAllocator, Pools, TableError, Window};
 use certkv_tier::spill::map::Residency;
@@ -42,19 +43,6 @@ pub(super) struct GroupSizes {
     pub(super) tables: GroupSections,
 }
 
-/// One of several levels of blocks, in every layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LevelSizes {
-    pub(super) layout: RecordLayout,
-    /// Bytes of a page of records.
-    pub(super) page_bytes: usize,
-    pub(super) pages: usize,
-    /// Pages of the levels before it: on the device pages of all levels count on.
-    pub(super) first: u32,
-    /// First byte of its pages among the layer's.
-    at: usize,
-}
-
 /// What depends on a layer's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LayerSizes {
@@ -64,7 +52,7 @@ pub(super) struct LayerSizes {
     /// First byte of the layer's pages of records.
     packed_at: usize,
     /// First byte of its pages in host memory.
-    swap_at: usize,
+    pub(super) swap_at: usize,
     /// First byte of its pages of originals.
     host_at: usize,
     /// Slots of keys and of values in scratch.
@@ -105,7 +93,7 @@ pub(super) struct Sizes {
     host_bytes: usize,
     /// `None` where every page has room in every layer.
     pub(super) frames: Option<FrameSizes>,
-    swap_bytes: usize,
+    pub(super) swap_bytes: usize,
     scratch_bytes: usize,
     /// Bytes of a page of originals (a tail too), in one layer.
     pub(super) original_bytes: usize,
@@ -360,29 +348,6 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// Pages of records of a layer, of all levels.
-    pub(super) fn pages_of(&self, layer: usize) -> usize {
-        match &self.levels[..] {
-            [] => self.group(layer).packed_pages,
-            levels => levels.iter().map(|level| level.pages).sum(),
-        }
-    }
-
-    /// On the device, the number of page `index` of a level.
-    pub(super) fn page_of(&self, level: u8, index: u32) -> u32 {
-        self.levels.get(usize::from(level)).map_or(index, |level| level.first + index)
-    }
-
-    /// The level of a page by that number.
-    pub(super) fn level_of(&self, page: u32) -> Option<&LevelSizes> {
-        self.levels.iter().rev().find(|level| level.first <= page)
-    }
-
-    /// Layout of the records in a page of a layer whose own is `layout`.
-    pub(super) fn layout_at<'a>(&'a self, layout: &'a RecordLayout, page: u32) -> &'a RecordLayout {
-        self.level_of(page).map_or(layout, |level| &level.layout)
-    }
-
     /// The group of a layer.
     pub(super) fn group_of(&self, layer: usize) -> usize {
         self.group_of[layer]
@@ -530,11 +495,6 @@ impl Sizes {
         (4 * self.rows * self.q_heads() * self.dim).next_multiple_of(ALIGN)
     }
 
-    /// What one read of results brings: errors, two lists, both sets of certificates, outputs; a tail fits, too, and what drafts of a layer bring.
-    pub(super) fn result_bytes(&self) -> usize {
-        (self.result_sections().outputs.end).max(self.original_bytes).max(self.drafts.result_bytes(self.rows))
-    }
-
     /// Rows and queries of a step, and behind them a tolerance for each query head.
     pub(super) fn input_bytes(&self) -> usize {
         let limits = self.limits();
@@ -543,17 +503,6 @@ impl Sizes {
     pub(super) fn limits(&self) -> Range<usize> {
         let start = (2 * self.row_bytes() + self.query_bytes()).next_multiple_of(ALIGN);
         start..start + 8 * self.q_heads()
-    }
-
-    pub(super) fn result_sections(&self) -> ResultSections {
-        let errors = 0..4 * self.rows;
-        let list_start = errors.end.next_multiple_of(ALIGN);
-        let repaired = list_start..list_start + self.list_bytes();
-        let dense = repaired.end..repaired.end + self.list_bytes();
-        let first = dense.end..dense.end + self.certificate_bytes();
-        let second = first.end..first.end + self.certificate_bytes();
-        let start = second.end.next_multiple_of(ALIGN);
-        ResultSections { errors, repaired, dense, first, second, outputs: start..start + self.query_bytes() }
     }
 
     /// Bytes by class; `None` where a product overflows.
@@ -629,27 +578,6 @@ impl Sizes {
         }
     }
 
-    /// Bytes of what attention of levels leaves, and of where records of all are.
-    pub(super) fn level_buffers(&self) -> [usize; 2] {
-        [self.level_kept_bytes, self.layers * size_of::<LevelRecords>()].map(|bytes| bytes * self.levels.len())
-    }
-
-    /// First byte of page `page` of records in `layer`, in host memory.
-    pub(super) fn swap_at(&self, layer: usize, page: u32) -> usize {
-        let own = &self.of_layer[layer];
-        own.swap_at + page as usize * own.page_bytes
-    }
-
-    /// Where the digest of that page comes, `u64` each, behind all pages.
-    pub(super) fn swap_digest_at(&self, layer: usize, page: u32) -> usize {
-        self.swap_bytes + 8 * (layer * self.swap_pages + page as usize)
-    }
-
-    /// Pages of records in host memory and their digests.
-    pub(super) fn swap_area_bytes(&self) -> Option<usize> {
-        self.swap_pages.checked_mul(8 * self.layers)?.checked_add(self.swap_bytes)
-    }
-
     /// First byte of slot `slot` of a layer's scratch: keys first, then values.
     pub(super) fn slot_at(&self, layer: usize, slot: usize) -> usize {
         self.of_layer[layer].scratch_at + slot * self.side_bytes
@@ -664,36 +592,6 @@ impl Sizes {
     pub(super) fn centre_at(&self, layer: usize, row: usize) -> usize {
         layer * self.centre_bytes() + 4 * row * self.kv_heads * self.dim
     }
-}
-
-/// Levels of blocks, one after the other in a layer's pages of records.
-fn level_sizes(config: &GpuConfig) -> Result<Vec<LevelSizes>, Error> {
-    let (mut levels, mut first, mut at) = (Vec::new(), 0usize, 0usize);
-    for (level, layout) in config.levels.iter().zip(config.level_layouts()?) {
-        let (pages, page_bytes) = (level.tokens.div_ceil(layout.tokens()), config.geometry.kv_heads * layout.bytes);
-        levels.push(LevelSizes {
-            layout,
-            page_bytes,
-            pages,
-            first: u32::try_from(first).map_err(|_| too_large())?,
-            at,
-        });
-        first += pages;
-        let end = pages.checked_mul(page_bytes).and_then(|bytes| at.checked_add(bytes)).ok_or_else(too_large)?;
-        at = end.checked_next_multiple_of(ALIGN).ok_or_else(too_large)?;
-    }
-    Ok(levels)
-}
-
-/// Bytes of the area that results are read into.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ResultSections {
-    pub(super) errors: Range<usize>,
-    pub(super) repaired: Range<usize>,
-    pub(super) dense: Range<usize>,
-    pub(super) first: Range<usize>,
-    pub(super) second: Range<usize>,
-    pub(super) outputs: Range<usize>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! One step: a ragged batch of new tokens, layer by layer, committed as a whole.
 use super::cache::{GpuCache, coded};
-use super::control::SeenStep;
 use super::core::Core;
 use super::drafts;
 use super::extend;
@@ -534,9 +533,7 @@ impl<'c> GpuStep<'c> {
         let Self { cache, parts, drafting, .. } = &mut self;
         cache.depart(parts, drafting.is_some())?;
         for part in parts {
-            let of = part.place.filter(|_| seen);
-            let of = of.map(|place| SeenStep { step: cache.begun, place, before: part.len });
-            cache.entry_mut(part.id)?.seen = of;
+            cache.see(part, seen)?;
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
@@ -551,12 +548,6 @@ impl<'c> GpuStep<'c> {
         cache.filled(mark);
         cache.tend();
         Ok(())
-    }
-
-    /// Whether every layer has left the masses of the batch's single tokens.
-    fn sees_masses(&self) -> bool {
-        let all = self.progress.iter().all(|progress| *progress == Progress::Attended);
-        self.cache.core.sizes.controlled && all && self.rule != Rule::Dense && self.drafting.is_none()
     }
 }
 

@@ -5,6 +5,7 @@
 use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::leaving::landed;
+use super::sizes::Sizes;
 use crate::Error;
 use crate::counters::Kind;
 use crate::seal::{SealError, format_id};
@@ -58,6 +59,24 @@ impl Seals {
 
     fn at(&self, layer: usize, page: PageId) -> usize {
         layer * self.pages + page.index as usize
+    }
+}
+
+impl Sizes {
+    /// First byte of page `page` of records in `layer`, in host memory.
+    pub(super) fn swap_at(&self, layer: usize, page: u32) -> usize {
+        let own = &self.of_layer[layer];
+        own.swap_at + page as usize * own.page_bytes
+    }
+
+    /// Where the digest of that page comes, `u64` each, behind all pages.
+    pub(super) fn swap_digest_at(&self, layer: usize, page: u32) -> usize {
+        self.swap_bytes + 8 * (layer * self.swap_pages + page as usize)
+    }
+
+    /// Pages of records in host memory and their digests.
+    pub(super) fn swap_area_bytes(&self) -> Option<usize> {
+        self.swap_pages.checked_mul(8 * self.layers)?.checked_add(self.swap_bytes)
     }
 }
 

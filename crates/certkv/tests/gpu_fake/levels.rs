@@ -59,7 +59,7 @@ fn budget(ladder: &[&str]) -> f64 {
 
 fn config(ladder: &[&str], seed: u64) -> GpuConfig {
     let geometry = Geometry::new(LAYERS, GROUP * KV_HEADS, KV_HEADS, DIM).expect("a geometry");
-    let few = if seed % 3 == 0 { 2 } else { 4 };
+    let few = if seed.is_multiple_of(3) { 2 } else { 4 };
     let level = |(i, format): (usize, &&str)| Level {
         format: format.parse().expect("a format"),
         // Few pages below the first level, which change hands soon.
@@ -139,11 +139,11 @@ impl World {
                 self.wrong.push(format!("layer {layer}: another decision"));
             }
             let decided = entry.decision.and_then(|decision| decision.levels);
-            for block in 0..blocks {
+            for (block, level) in levels[layer].iter().copied().enumerate() {
                 let now = self.cache.level(id, layer, block).expect("a level");
                 let asked = decided.as_ref().and_then(|d| d.get(block)).map(|up| self.levels - 1 - usize::from(*up));
-                wanted += usize::from(asked.is_some_and(|asked| asked != levels[layer][block]));
-                if now != levels[layer][block] {
+                wanted += usize::from(asked.is_some_and(|asked| asked != level));
+                if now != level {
                     moved += 1;
                     if asked != Some(now) {
                         self.wrong.push(format!("layer {layer}, block {block}: a level that nobody decided"));
@@ -238,7 +238,7 @@ impl World {
             }
             if !self.twins.is_empty() {
                 for at in 0..self.live.len() {
-                    let single = parts.iter().any(|part| *part == (at, 1));
+                    let single = parts.contains(&(at, 1));
                     if self.r.chance(0.5) {
                         self.control(at, single);
                     }
