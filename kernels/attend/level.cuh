@@ -5,8 +5,9 @@
 // It writes no output: the state of every head goes to `kept`, as unite.cu takes it from all levels. Without levels (CKV_LEVEL 0) nothing of this is compiled.
 //
 // A length is twice the tokens, and 1 more where the last of the blocks is one that the step has filled and lies in its tail: which level has a row's open block the host
-// says, so that a launch needs none for it alone. Launches of a pass over all heads run beside each other, each on as many CTAs as the host gives it (`ctas`): the
-// first waits for what is ahead of the pass, and is so far when the next begins; that waits for the first at its end (`beside`), so that the end of the last is that of all.
+// says, so that a launch needs none for it alone. Launches of a pass over all heads run beside each other, each on as many CTAs as the host gives it (`ctas`), or on all, where a CTA
+// begins as one of the launch ahead ends. The first waits for what is ahead of the pass, and is so far when the next begins; that waits for the first at its end (`beside`), so that the
+// end of the last is that of all.
 #pragma once
 
 constexpr bool LEVELLED = CKV_LEVEL == 1;

@@ -3,11 +3,11 @@
 //!
 //! 32 query heads, 8 KV heads, 128 channels, random data; in us a layer, of steps in device memory from a recording, means of steps in which sequences grow: of each format
 //! alone, and of a cache with all of them as levels, of which the first has all blocks, then every level as many, then the last has all. Under the packed policy and a
-//! certified one. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
+//! certified one. Then what deciding by SmartKV takes. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
-use certkv::{Certified, Chunk, Format, Geometry, Level, Policy, SequenceId, Status};
+use certkv::{Certified, Chunk, Format, Geometry, Level, Policy, RecordLayout, SequenceId, SmartKv, Status};
 use certkv_testkit::generate::Rng;
 use common::Words;
 use std::process::ExitCode;
@@ -81,6 +81,34 @@ fn steps(gpu: &Gpu, plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId]) -> Re
     Ok(found)
 }
 
+/// What a call of who decides takes that decides nothing, and one that does, a layer, behind a step.
+fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) -> Result<[f64; 3], Failure> {
+    let g = *cache.geometry();
+    let (mut quiet, mut busy, mut moved) = ((0.0, 0), (0.0, 0), 0);
+    let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
+    for _ in 0..ROUNDS {
+        let (keys, values) = (halves(ids.len() * g.kv_width(), r), halves(ids.len() * g.kv_width(), r));
+        let queries: Vec<f32> = (0..ids.len() * g.q_width()).map(|_| r.normal() as f32).collect();
+        let mut step = cache.begin_with(&chunks, Policy::Packed)?;
+        for layer in 0..plan.layers {
+            step.append_bits(layer, &keys, &values)?;
+            step.attend(layer, &queries)?;
+        }
+        step.finish()?;
+        cache.synchronize()?;
+        for id in ids {
+            let start = Instant::now();
+            let done = cache.control(*id)?;
+            let took = start.elapsed().as_secs_f64() * 1e6 / plan.layers as f64;
+            let of = if done.decided == 0 { &mut quiet } else { &mut busy };
+            (of.0, of.1) = (of.0 + took, of.1 + 1);
+            moved += done.changed;
+        }
+    }
+    let mean = |(sum, n): (f64, usize)| sum / n.max(1) as f64;
+    Ok([mean(quiet), mean(busy), moved as f64])
+}
+
 fn print(name: &str, [packed, certified, repaired]: [f64; 3]) {
     println!(
         "  {name:34} packed {packed:8.1}, certified {certified:8.1} us a layer, {:.1}% repaired",
@@ -103,8 +131,8 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
         let ids = filled(plan, &mut cache, &mut r)?;
         print(&format.to_string(), steps(gpu, plan, &mut cache, &ids)?);
     }
-    let levels = formats.iter().map(|format| Level { format: *format, tokens: plan.seqs * room }).collect();
-    let mut cache = GpuCache::new(gpu, compiler, config().with_levels(levels))?;
+    let levels: Vec<_> = formats.iter().map(|format| Level { format: *format, tokens: plan.seqs * room }).collect();
+    let mut cache = GpuCache::new(gpu, compiler, config().with_levels(levels.clone()))?;
     let ids = filled(plan, &mut cache, &mut r)?;
     print("levels, all blocks at the first", steps(gpu, plan, &mut cache, &ids)?);
     let blocks = plan.context / formats[0].block;
@@ -126,6 +154,17 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
         println!("  {changes} changes: {:.1} us each, {:.1} until they are done", each(called), each(start.elapsed()));
         print(name, steps(gpu, plan, &mut cache, &ids)?);
     }
+    drop(cache);
+    let bytes = |format: &Format| RecordLayout::new(&geometry, *format).map(|layout| layout.bytes * geometry.kv_heads);
+    let (most, least) = (bytes(&formats[0])? as f64, bytes(&formats[formats.len() - 1])? as f64);
+    let smart = SmartKv::new((0.5 * most + 0.5 * least) / formats[0].block as f64);
+    let config = GpuConfig { control: Some(smart.into()), ..config().with_levels(levels) };
+    let mut cache = GpuCache::new(gpu, compiler, config)?;
+    let ids = filled(plan, &mut cache, &mut r)?;
+    let [quiet, busy, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
+    println!(
+        "  SmartKV: {quiet:.1} us a layer and sequence where nothing is decided, {busy:.1} where something is; {moved} blocks moved"
+    );
     Ok(())
 }
 
