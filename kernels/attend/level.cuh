@@ -1,6 +1,6 @@
 // One of several levels: formats that blocks of a sequence have, each with records of its own.
 //
-// A launch of a variant with CKV_LEVEL goes over the blocks that have one of them, the open one with those of the first. Its tables and lengths are those of
+// A launch of a variant with CKV_LEVEL goes over the blocks that have one of them, and the open ones that were given to it. Its tables and lengths are those of
 // that level, block after block without a gap; which block of the sequence each is, `homes` says, by which it finds its promoted words and leaves its masses.
 // It writes no output: the state of every head goes to `kept`, as unite.cu takes it from all levels. Without levels (CKV_LEVEL 0) nothing of this is compiled.
 //
