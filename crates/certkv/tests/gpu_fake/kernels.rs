@@ -142,6 +142,7 @@ pub(crate) fn begin(format: &str) {
     waiting().clear();
     EXACT.store(format.starts_with("f16-f16"), Ordering::Relaxed);
     drafted::records_of(format);
+    levelled::begin();
     OVERFLOWS.store(0, Ordering::Relaxed);
     LOST.store(0, Ordering::Relaxed);
     UNMEASURED.store(0, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use certkv_kernel::cuda::select::{LevelRecords, SelectArgs};
 use certkv_kernel::cuda::unite::UniteArgs;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Heads of which outputs were made, and those of which a level had not been attended in that pass, or whose blocks were not each in one level.
 pub(crate) static UNITED: AtomicU64 = AtomicU64::new(0);
@@ -19,6 +19,11 @@ pub(crate) static GAPS: AtomicU64 = AtomicU64::new(0);
 static PASS: AtomicU32 = AtomicU32::new(1);
 /// Blocks of rows that launches of the pass over the batch went over.
 static SEEN: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
+
+/// Another life begins: nothing is left of a pass that was not ended.
+pub(super) fn begin() {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
 
 /// Which block of its sequence the j-th of a row's blocks is.
 pub(super) fn home(a: &AttendArgs, row: usize, j: usize) -> usize {
@@ -64,7 +69,7 @@ fn mass_word(log2: i32) -> u32 {
 
 pub(super) fn attend(a: &AttendArgs) {
     let (kv, pass) = (a.kv_heads as usize, PASS.load(Ordering::Relaxed));
-    let mut seen = SEEN.lock().expect("no test fails meanwhile");
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         let row = word(a.rows, place) as usize;
         for j in 0..lengths(a, place, row).1 {
@@ -104,7 +109,7 @@ pub(super) extern "C" fn unite(raw: *const c_void) {
     let pass = PASS.fetch_add(1, Ordering::Relaxed);
     let (kv, heads) = (a.kv_heads as usize, (a.seqs * a.kv_heads) as usize);
     let levels = &a.levels[..a.level_count as usize];
-    let mut seen = SEEN.lock().expect("no test fails meanwhile");
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         // Numbers without a gap.
         let of = seen.iter().filter(|(of, _)| *of == place).map(|(_, block)| *block);
