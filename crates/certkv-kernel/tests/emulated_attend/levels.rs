@@ -171,6 +171,7 @@ fn blocks_of_several_levels_match_attention_in_f64() {
         (&["tq4-tq4-b32", "tq3-tq2-b32", "tq1-tq1-b32"], 64, 6, vec![170, 96, 200], Dtype::Bf16),
         (&["k8-v4g32-b16", "e4m3-tq3-b16", "k2-tq2-b16"], 64, 2, vec![65, 17, 300, 16, 8], Dtype::F16),
         (&["tq6-tq5-b32", "p4g32-p4g32-b32"], 256, 2, vec![100, 64, 220], Dtype::F16),
+        (&["ctq4-tq4-b32", "gtq3-tq3-b32", "s1-tq2-b32"], 64, 4, vec![130, 64, 200], Dtype::F16),
         (&["k8-c4-b32", "t2-c3-b32"], 96, 12, vec![70, 40, 130], Dtype::F16),
     ] {
         for closing in [false, true] {

@@ -2,14 +2,15 @@
 use crate::world::{Failure, Inputs, Tally, World};
 use crate::{Plan, certified, graphs, policies};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout, SmartKv, Window};
+use certkv::{Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout, SmartKv, Tier, Window};
 use certkv_control::smartkv::Rule;
 use std::time::Instant;
 
 /// Formats from the first level down, with originals of which type.
-pub(crate) const LADDERS: [(&[&str], Dtype); 3] = [
+pub(crate) const LADDERS: [(&[&str], Dtype); 4] = [
     (&["k8-v4g32-b32", "k4-v4g32-b32"], Dtype::F16),
     (&["t8-v8g32-b32", "tq4-tq4-b32", "tq2-tq2-b32"], Dtype::Bf16),
+    (&["gtq4-tq4-b32", "ctq3-tq3-b32", "s1-tq2-b32"], Dtype::F16),
     (&["e4m3-e4m3-b32", "k5-c4-b32", "t3-v3g32-b32", "k2-v2g32-b32"], Dtype::F16),
 ];
 
@@ -108,9 +109,15 @@ pub(crate) fn life(
     let rule = Rule { base: 4, drift_every: 2, ..Rule::default() };
     let smart = SmartKv { rule, ..SmartKv::new((0.4 * most + 0.6 * least) / 32.0) };
     config.control = (ladder.len() < 4).then(|| smart.into());
+    let keys: Vec<_> = config.levels.iter().map(|level| level.format.key).collect();
     let windows: Vec<Option<Window>> = vec![None; layers];
     let mut world = World::new(geometry, windows, plan.seed);
     world.protected = config.protection.recent == longest;
+    if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
+        config.calibration = Some(world.calibration()?);
+    }
+    let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));
+    config.codebooks = tiers.map(|tier| world.codebooks(tier)).collect();
     let start = Instant::now();
     let mut cache = GpuCache::new(gpu, compiler, config)?;
     println!("{} {store}: ready in {:.2} s", ladder.join(", "), start.elapsed().as_secs_f64());

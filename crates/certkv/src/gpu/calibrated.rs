@@ -26,6 +26,7 @@ impl GpuConfig {
         common.formats.clone_from(&self.formats);
         common.calibration.clone_from(&self.calibration);
         common.codebooks.clone_from(&self.codebooks);
+        common.levels.clone_from(&self.levels);
         Calibrated::of(&common)
     }
 }
@@ -34,29 +35,39 @@ impl Core {
     /// Sends what keys of all layers are coded by; waits for it.
     pub(super) fn send_metrics(&self, calibrated: &Calibrated) -> Result<(), Error> {
         let Some(metrics) = &self.metrics else { return Ok(()) };
-        let mut all = Vec::with_capacity(self.sizes.metric_bytes / 4);
-        for layer in 0..self.sizes.layers {
-            let variant = &self.kit(layer).variant;
-            if variant.is_calibrated() {
-                let of = |head: usize| calibrated.metric(variant.layout().format.key, layer, head);
+        let (mut all, levels) = (Vec::with_capacity(self.sizes.metric_bytes / 4), self.sizes.levels.len().max(1));
+        for (layer, level) in (0..self.sizes.layers).flat_map(|layer| (0..levels).map(move |level| (layer, level))) {
+            let layout = self.coded_in(layer, level);
+            if metric_bytes(layout, 1) > 0 {
+                let of = |head: usize| calibrated.metric(layout.format.key, layer, head);
                 all.extend((0..self.sizes.kv_heads).filter_map(of).flat_map(metric_words));
             }
-            all.resize((layer + 1) * self.metric_stride() / 4, 0u32);
+            all.resize((layer * levels + level + 1) * self.metric_stride() / 4, 0u32);
         }
         Ok(metrics.write(self.queue.stream(), 0, &all)?)
     }
 
-    /// Bytes from one layer's to the next.
-    const fn metric_stride(&self) -> usize {
-        self.sizes.metric_bytes / self.sizes.layers
+    /// Records of a level of a layer, or those of the layer where blocks have none.
+    fn coded_in(&self, layer: usize, level: usize) -> &RecordLayout {
+        self.sizes.levels.get(level).map_or_else(|| self.kit(layer).variant.layout(), |level| &level.layout)
+    }
+
+    /// Bytes from those of one layer, or of one of its levels, to the next.
+    fn metric_stride(&self) -> usize {
+        self.sizes.metric_bytes / (self.sizes.layers * self.sizes.levels.len().max(1))
     }
 
     /// Those of a layer, where its keys are coded so.
     pub(super) fn metrics_of(&self, layer: usize) -> Result<Option<Span<'_>>, Error> {
-        let variant = &self.kit(layer).variant;
-        let Some(metrics) = self.metrics.as_ref().filter(|_| variant.is_calibrated()) else { return Ok(None) };
-        let bytes = metric_bytes(variant.layout(), self.sizes.kv_heads);
-        Ok(Some(Span::of(metrics, layer * self.metric_stride(), bytes)?))
+        self.metrics_at(layer, 0)
+    }
+
+    /// Those of a level of a layer, where its keys are coded so.
+    pub(super) fn metrics_at(&self, layer: usize, level: usize) -> Result<Option<Span<'_>>, Error> {
+        let bytes = metric_bytes(self.coded_in(layer, level), self.sizes.kv_heads);
+        let Some(metrics) = self.metrics.as_ref().filter(|_| bytes > 0) else { return Ok(None) };
+        let at = layer * self.sizes.levels.len().max(1) + level;
+        Ok(Some(Span::of(metrics, at * self.metric_stride(), bytes)?))
     }
 }
 

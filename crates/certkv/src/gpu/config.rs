@@ -94,8 +94,7 @@ pub struct GpuConfig {
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
-    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Formats that need a calibration or codebooks are not among them here, and blocks of a layer have
-    /// levels, not those of a KV head. Not beside windows, fixed scales, a store, cached prefixes, swapped-out sequences, chunks on the GPU and erasing.
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store, cached prefixes, swapped-out sequences, chunks on the GPU and erasing.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. [`Control::SmartKv`] without a gate: others ask what each level
     /// loses of a block, which is found on the CPU. Takes the masses of every layer, as `plan_apart` does, also under the packed policy.

@@ -16,15 +16,9 @@ use certkv_page::LevelChange;
 impl GpuConfig {
     /// Checks the levels beside what they do not go with. What the CPU does not take either is checked there.
     pub(super) fn check_levels(&self) -> Result<(), Error> {
-        let wrong = |why: String| Err(Error::Config { field: "levels", why });
         self.check_control()?;
         if self.levels.is_empty() {
             return Ok(());
-        }
-        if let Some(Level { format, .. }) = self.levels.iter().find(|level| level.format.key.is_calibrated()) {
-            return wrong(format!(
-                "{format} needs a calibration, with which blocks have no levels on a GPU in this release"
-            ));
         }
         let beside = [
             ("prefixes", self.prefixes.is_some()),

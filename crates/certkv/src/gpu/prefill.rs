@@ -144,7 +144,7 @@ pub(super) fn pack(cache: &mut GpuCache, layer: usize, coder: Coder, items: &[u6
             status: certkv_kernel::cuda::queue::Span::of(&core.counters, 4 * status.start, 4)?,
             order: Order::Fragment,
             kv_heads: heads,
-            metrics: core.metrics_of(layer)?,
+            metrics: core.metrics_at(layer, if let Coder::Level(level) = coder { level } else { 0 })?,
             fixed: core.fixed_of(layer)?,
         };
         pack::pack(&core.queue, kernel, &args)?;

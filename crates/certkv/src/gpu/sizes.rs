@@ -319,7 +319,10 @@ impl Sizes {
             memory,
             protected,
             corrections,
-            metric_bytes: g.layers * most_metric_bytes(layouts, g.kv_heads),
+            metric_bytes: match &config.level_layouts()?[..] {
+                [] => g.layers * most_metric_bytes(layouts, g.kv_heads),
+                levels => g.layers * levels.len() * most_metric_bytes(levels, g.kv_heads),
+            },
             reach_bytes: config.reach_bytes(),
             chunk_tokens,
             chunks: chunks.ok_or_else(too_large)?,

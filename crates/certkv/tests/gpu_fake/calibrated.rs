@@ -5,7 +5,9 @@ use crate::life::{LAYERS, config};
 use certkv::calibration::{Calibration, CalibrationError, Heads, Meter, Rule, Source};
 use certkv::gpu::{Gpu, GpuCache, GpuConfig, GpuMachine};
 use certkv::spherical::{Codebooks, HeadBooks, KeyHeads, Training};
-use certkv::{Cache, Chunk, Config, Error, Geometry, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId};
+use certkv::{
+    Cache, Chunk, Config, Error, Geometry, Level, Pairing, Policy, PrefixScope, SaveError, SaveScope, SequenceId,
+};
 use certkv_codec::{KeyGroups, KeyMetric};
 use certkv_core::{TURBO_BITS, Tier, tiles::gtq_tile};
 use certkv_kernel::cuda::Compiler;
@@ -319,4 +321,39 @@ fn read_under_one_calibration(compiler: &Compiler, coded: &'static str) {
     let plain: Vec<u64> = one.layouts().iter().map(certkv::seal::format_id).collect();
     assert_eq!(seals.len(), LAYERS);
     assert!(seals[0] != plain[0] && seals[1] == plain[1]);
+}
+
+/// Of keys whose levels have widths of their own every launch is told those of its level.
+#[test]
+fn levels_are_told_of_their_own_keys() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    kernels::begin("gtq4-tq4-b16");
+    let (gpu, calibration) = (Gpu::open(0).expect("the fake"), calibration(21, 1));
+    let level = |format: &str| Level { format: format.parse().expect("a format"), tokens: 8 * BLOCK };
+    let plain = GpuConfig { prefixes: None, swap_tokens: 0, chunk_tokens: 0, ..config(PLAIN) };
+    let leveled = plain.with_levels(vec![level("gtq4-tq4-b16"), level("gtq2-tq2-b16")]);
+    let refused = GpuCache::new(&gpu, compiler, leveled.clone()).map(drop);
+    assert!(matches!(refused, Err(Error::Config { field: "calibration", .. })), "{refused:?}");
+    let config = leveled.with_calibration(Arc::clone(&calibration));
+    let mut cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
+    let want: Vec<[Vec<u32>; 2]> =
+        (0..LAYERS).map(|layer| [8, 4].map(|halves| tables(&calibration, layer, halves))).collect();
+    assert!(want.iter().all(|[first, second]| first != second && first.len() == second.len()));
+    let id = lived(&mut cache, Policy::Packed);
+    cache.synchronize().expect("the fake");
+    kernels::watch_metrics(want[0][0].len() / KV_HEADS);
+    cache.change_level(id, 1, 0, 1).expect("a page");
+    let rows = vec![0.5; KV];
+    let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: 1 }], Policy::Packed).expect("a step");
+    for layer in 0..LAYERS {
+        step.append(layer, &rows, &rows).expect("rows");
+        step.attend(layer, &rows.repeat(GROUP)).expect("outputs");
+    }
+    step.finish().expect("the end");
+    cache.synchronize().expect("the fake");
+    let told = kernels::watched_metrics();
+    let of = |kernel| told.iter().filter(move |(name, _)| *name == kernel).map(|(_, words)| words);
+    assert!(of("pack").eq([&want[1][1]]), "the level that the block gets");
+    assert!(of("attend").eq(want.iter().flatten()), "both levels of every layer");
 }

@@ -67,6 +67,7 @@ impl Core {
                 packed: Span::of(&self.packed, s.packed_at(layer, of.first), of.pages * of.page_bytes)?,
                 homes: Some(self.table(&own.homes)?),
                 kept: Some(kept),
+                metrics: self.metrics_at(layer, level)?,
                 failures: None,
                 partials: Span::of(&self.partials, level * partials, partials)?,
                 counters: self.counter(&(heads.start + level * each..heads.start + (level + 1) * each))?,
