@@ -281,6 +281,12 @@ impl MassWord {
         (self.0 != 0).then(|| (self.0 >> 17) as f32 / 32.0 - 512.0)
     }
 
+    /// The same as whole octaves, rounded down, and 32nds of one.
+    pub fn octaves(self) -> Option<[i32; 2]> {
+        let steps = (self.0 >> 17) as i32;
+        (self.0 != 0).then_some([(steps >> 5) - 512, steps & 31])
+    }
+
     /// `log2` of `g_b` (5.9) over the block's mass, as if its keys were read from codes.
     pub fn log2_share(self) -> Option<f32> {
         (self.0 != 0).then(|| (self.0 >> 5 & 0xfff) as f32 / 64.0 - 32.0)
@@ -317,6 +323,6 @@ mod tests {
     fn mass_words_hold_three_logarithms() {
         let word = MassWord((((512 - 3) * 32) << 17) | (((32 + 2) * 64) << 5) | 12);
         assert_eq!((word.log2_mass(), word.log2_share(), word.log2_evenness()), (Some(-3.0), Some(2.0), Some(-1.5)));
-        assert_eq!(MassWord(0).log2_mass(), None);
+        assert_eq!((word.octaves(), MassWord(0).log2_mass()), (Some([-3, 0]), None));
     }
 }

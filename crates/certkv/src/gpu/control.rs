@@ -178,17 +178,57 @@ impl GpuCache {
         self.core.certificates.read(self.core.queue.stream(), at, certificates)?;
         let certificates = certificates.as_chunks::<{ Certificate::WORDS }>().0;
         for (head, certificate) in certificates.iter().enumerate() {
-            let total = f64::from(Certificate::from_words(certificate).lse) / core::f64::consts::LN_2;
+            let of = Shares::of(f64::from(Certificate::from_words(certificate).lse) / core::f64::consts::LN_2);
             let own = &words[head / s.group * of_head..];
-            let shares = own.chunks_exact(s.group).take(known.min(blocks)).map(|block| {
-                let mass = MassWord(block[head % s.group]).log2_mass();
-                mass.map_or(0.0, |mass| (f64::from(mass) - total).exp2())
-            });
             let start = attention.len();
-            attention.extend(shares);
+            let seen = own.chunks_exact(s.group).take(known.min(blocks));
+            attention.extend(seen.map(|block| of.share(MassWord(block[head % s.group]))));
             let rest = 1.0 - attention[start..].iter().sum::<f64>();
             attention.resize(start + blocks, rest.max(0.0));
         }
         Ok(attention.iter().all(|share| share.is_finite()))
+    }
+}
+
+/// Masses as parts of a sum: powers of two by their fractions, which are 32 to an octave in a word, as a call looks at every block and query head.
+struct Shares {
+    fractions: [f64; 32],
+    /// Whole octaves of the sum.
+    octaves: i32,
+}
+
+impl Shares {
+    /// Of a sum of `2^total`.
+    fn of(total: f64) -> Self {
+        let octaves = total.floor();
+        let fraction = |i: usize| (i as f64 / 32.0 - (total - octaves)).exp2();
+        Self { fractions: core::array::from_fn(fraction), octaves: octaves as i32 }
+    }
+
+    fn share(&self, word: MassWord) -> f64 {
+        let Some([octave, fraction]) = word.octaves() else { return 0.0 };
+        let exponent = octave.saturating_sub(self.octaves).clamp(-1022, 1023);
+        self.fractions[fraction as usize] * f64::from_bits(((exponent + 1023) as u64) << 52)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_powers_of_two() {
+        for total in [-3.7, 0.0, 5.25, 90.123, -200.9] {
+            let of = Shares::of(total);
+            for log2 in (0..2000).map(|i| total - 30.0 + f64::from(i) / 50.0) {
+                let word = MassWord((((log2 + 512.0) * 32.0) as u32) << 17 | 77);
+                let want = (f64::from(word.log2_mass().unwrap()) - total).exp2();
+                assert!((of.share(word) / want - 1.0).abs() < 1e-12, "{total} {log2}");
+            }
+            assert_eq!(of.share(MassWord(0)), 0.0);
+        }
+        for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(Shares::of(none).share(MassWord(1 << 20)).is_nan(), "no sum, no share");
+        }
     }
 }
