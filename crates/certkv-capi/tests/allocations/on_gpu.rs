@@ -118,6 +118,29 @@ fn a_steady_step_on_a_gpu_asks_for_nothing() {
         kernels::draft_tokens(chunk_tokens as usize);
         counts.judge(what, Life::new(OnGpu::new(&config, device)), 200);
     }
+    // Blocks of two levels.
+    let levels =
+        [c"t8-v8g32-b16", c"t4-v4g32-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 1024 });
+    for (what, device) in [("levels, host rows", false), ("levels, device rows", true)] {
+        let config = certkv_config {
+            plan_apart: device.into(),
+            format: ptr::null(),
+            levels: levels.as_ptr(),
+            n_levels: 2,
+            prefix_units: 0,
+            swap_tokens: 0,
+            ..config
+        };
+        kernels::draft_tokens(0);
+        let calls = OnGpu::new(&config, device);
+        let life = Life::new(calls);
+        for (sequence, block) in life.calls.sequences.into_iter().flat_map(|id| [(id, 0), (id, 2)]) {
+            // SAFETY: a live handle.
+            let changed = unsafe { certkv_sequence_change_level(life.calls.cache.0, sequence, 1, block, 1) };
+            assert_eq!(changed, CERTKV_OK);
+        }
+        counts.judge(what, life, 200);
+    }
     // SAFETY: a live handle.
     assert_eq!(unsafe { certkv_store_destroy(store) }, CERTKV_OK);
     counts.report("no-allocation-gpu");

@@ -7,7 +7,6 @@ use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::launch::partial_floats;
 use certkv_kernel::cuda::select::{LevelRecords, SelectArgs};
 use certkv_kernel::cuda::unite::UniteArgs;
-use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,12 +16,13 @@ pub(crate) static UNITED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static GAPS: AtomicU64 = AtomicU64::new(0);
 /// Passes that have been begun; a head's state is of one.
 static PASS: AtomicU32 = AtomicU32::new(1);
-/// Blocks of rows that launches of the pass over the batch went over.
-static SEEN: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
+/// Blocks that launches of the pass over the batch went over, a bit each by place of the batch: without memory of the allocator's, as steps that ask it for nothing are counted
+/// over this driver.
+static SEEN: Mutex<[u64; 16]> = Mutex::new([0; 16]);
 
 /// Another life begins: nothing is left of a pass that was not ended.
 pub(super) fn begin() {
-    SEEN.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    *SEEN.lock().unwrap_or_else(PoisonError::into_inner) = [0; 16];
 }
 
 /// Which block of its sequence the j-th of a row's blocks is.
@@ -74,9 +74,10 @@ pub(super) fn attend(a: &AttendArgs) {
         let row = word(a.rows, place) as usize;
         for j in 0..lengths(a, place, row).1 {
             let home = home(a, row, j);
-            if !seen.insert((place, home)) {
+            if seen[place] >> home & 1 == 1 {
                 count(&GAPS);
             }
+            seen[place] |= 1 << home;
             for q in 0..if a.masses == 0 { 0 } else { kv * GROUP } {
                 let at = ((row * kv + q / GROUP) * a.table_stride as usize + home) * GROUP + q % GROUP;
                 set(a.masses, at, mass_word(log2_mass(q, home)));
@@ -112,12 +113,11 @@ pub(super) extern "C" fn unite(raw: *const c_void) {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     for place in 0..if a.only == 0 { a.seqs as usize } else { 0 } {
         // Numbers without a gap.
-        let of = seen.iter().filter(|(of, _)| *of == place).map(|(_, block)| *block);
-        if !of.enumerate().all(|(i, block)| i == block) {
+        if seen[place] & (seen[place] + 1) != 0 {
             count(&GAPS);
         }
     }
-    seen.clear();
+    *seen = [0; 16];
     for at in 0..if a.only == 0 { heads } else { word(a.only, 0) as usize } {
         let head = if a.only == 0 { at } else { word(a.only, 1 + at) as usize };
         let row = word(a.rows, head / kv) as usize;
