@@ -50,7 +50,15 @@ static void smartkv(void)
     config.n_levels = 0;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->control: there are no levels", create(&config));
     config.device = CERTKV_DEVICE_CUDA;
-    NAMED(CERTKV_UNSUPPORTED, "config->control", create(&config));
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->control: there are no levels", create(&config));
+    config = leveled(three, 3);
+    config.device = CERTKV_DEVICE_CUDA;
+    config.control = &control;
+    control.gate_protect = 1.0;
+    control.gate_release = 0.5;
+    NAMED(CERTKV_INVALID_ARGUMENT, "config->control", create(&config));
+    SAYS("gate");
+    control.gate_protect = control.gate_release = 0.0;
     config = leveled(three, 3);
     config.control = ODD(const certkv_control, words);
     NAMED(CERTKV_MISALIGNED, "config->control", create(&config));

@@ -130,6 +130,8 @@ fn away() -> Failure {
 
 impl OnGpu {
     fn open(ordinal: u32, config: GpuConfig, kernels: Option<PathBuf>) -> Result<Self, Failure> {
+        // A wrong field is named on a machine without a GPU, too.
+        config.check()?;
         let gpu = Gpu::open(ordinal).map_err(refused)?;
         let compiler = compiler(kernels);
         let geometry = config.geometry;

@@ -217,6 +217,16 @@ impl GpuConfig {
         self.formats.first().map_or(0, |format| format.block)
     }
 
+    /// What [`super::GpuCache::new`] begins with and no GPU is needed for: every field and how they go together. The budgets, and
+    /// whether a calibration fits its formats, are checked there alone.
+    ///
+    /// # Errors
+    /// Names the field that is out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        self.layouts()?;
+        self.check_scales()
+    }
+
     /// Checks every field and lays the records of each layer out.
     pub(super) fn layouts(&self) -> Result<Vec<RecordLayout>, Error> {
         let wrong = |field, why: String| Err(Error::Config { field, why });
