@@ -28,7 +28,6 @@ struct CkvUniteArgs {
     CkvCertificate* certificates; // [seqs][kv_heads * group]
     const u32* only;              // count, then seq * kv_heads + head of each head; null: all
     u32* failures;                // count, then seq * kv_heads + head of each head over tolerance; null: not wanted
-    u32* clear;                   // a word that is set to 0; null: none
     const CkvLimit* limits;       // as attend has them
     u32 level_count;
     u32 seqs;
@@ -128,7 +127,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ckv_unite(const __grid_
     CKV_STATIC_SHARED(u32 failed);
     grid_dependency_wait();
     grid_dependency_launch();
-    if (a.clear && blockIdx.x == 0 && threadIdx.x == 0) *a.clear = 0;
     const u32 count = a.only ? a.only[0] : a.seqs * a.kv_heads;
     for (u32 i = blockIdx.x; i < count; i += gridDim.x) {
         const u32 head = a.only ? a.only[1 + i] : i;

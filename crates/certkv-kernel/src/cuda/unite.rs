@@ -38,8 +38,6 @@ pub struct UniteArgs {
     pub only: u64,
     /// A count, then heads over tolerance; 0: not wanted.
     pub failures: u64,
-    /// A word that is set to 0; 0: none.
-    pub clear: u64,
     /// As [`AttendArgs::limits`](super::args::AttendArgs::limits).
     pub limits: u64,
     /// How many levels.
@@ -94,8 +92,6 @@ pub struct Unite<'a> {
     pub only: Option<Span<'a>>,
     /// A list for the heads over tolerance, its count zero before the launch.
     pub failures: Option<Span<'a>>,
-    /// `u32` that is set to 0.
-    pub clear: Option<Span<'a>>,
     /// Tolerance as a share of the output's norm, and as a length.
     pub tolerance: [f32; 2],
     /// As [`Attend::limits`](super::launch::Attend::limits).
@@ -132,7 +128,6 @@ pub fn unite(queue: &Queue, kernel: &Function, a: &Unite<'_>) -> Result<(), Cuda
         certificates: on.writes(a.certificates, "certificates", heads * group * size_of::<Certificate>())?,
         only: on.may_read(a.only, "only", 4 * (1 + heads))?,
         failures: on.may_write(a.failures, "failures", 4 * (1 + heads))?,
-        clear: on.may_write(a.clear, "cleared word", 4)?,
         limits: on.may_read(a.limits, "limits", 8 * a.kv_heads * group)?,
         level_count: word("levels", a.levels.len())?,
         seqs: word("seqs", a.seqs)?,
@@ -155,7 +150,7 @@ mod tests {
 
     #[test]
     fn arguments_and_counts_are_those_of_their_twins() {
-        assert_eq!(size_of::<UniteArgs>(), 8 * MOST_LEVELS * 2 + 8 * 8 + 4 * 4 + 2 * 4 + 8);
+        assert_eq!(size_of::<UniteArgs>(), 8 * MOST_LEVELS * 2 + 7 * 8 + 4 * 4 + 2 * 4 + 8);
         assert!(Verb::Unite.source().unwrap().text.contains(&format!("MOST_LEVELS = {MOST_LEVELS};")));
     }
 }

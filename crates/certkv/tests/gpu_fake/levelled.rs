@@ -104,9 +104,6 @@ pub(super) fn attend(a: &AttendArgs) {
 pub(super) extern "C" fn unite(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: UniteArgs = unsafe { arguments(raw) };
-    if a.clear != 0 {
-        set(a.clear, 0, 0);
-    }
     let pass = PASS.fetch_add(1, Ordering::Relaxed);
     let (kv, heads) = (a.kv_heads as usize, (a.seqs * a.kv_heads) as usize);
     let levels = &a.levels[..a.level_count as usize];

@@ -91,7 +91,6 @@ impl Core {
             certificates: args.certificates,
             only: args.only,
             failures: args.failures,
-            clear: None,
             tolerance: [args.relative, args.absolute],
             limits: args.limits,
         };
