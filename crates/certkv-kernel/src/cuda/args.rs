@@ -12,6 +12,17 @@ pub enum Element {
     F32 = 2,
 }
 
+impl From<certkv_core::Dtype> for Element {
+    /// That of originals in a store.
+    fn from(store: certkv_core::Dtype) -> Self {
+        match store {
+            certkv_core::Dtype::F16 => Self::F16,
+            certkv_core::Dtype::Bf16 => Self::Bf16,
+            certkv_core::Dtype::F32 => Self::F32,
+        }
+    }
+}
+
 /// Where the rows of a tensor of tokens are: head `h` of token `t` begins `t token + h head` elements behind the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]

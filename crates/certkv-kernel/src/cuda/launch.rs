@@ -2,8 +2,9 @@
 //!
 //! What it cannot know is what tables in device memory say: a page number beyond its slab, written there by a mistake, makes the
 //! GPU read or write elsewhere in its own address space. Whoever writes the tables answers for that.
-use super::args::{AttendArgs, Certificate, Demand, Draft, Element, Picked, Sides};
+use super::args::{AttendArgs, Certificate, Demand, Draft, Picked, Sides};
 use super::encode::{AppendArgs, GatherArgs, PACK_THREADS, append_flag};
+use super::levelled::{homes_of, levels_of};
 use super::metrics::metrics_of;
 use super::protect::Places;
 use super::queue::{Queue, Span};
@@ -417,24 +418,6 @@ pub(super) fn attend_args(on: &mut Touched, a: &Attend<'_>) -> Result<AttendArgs
     })
 }
 
-/// Where a level's blocks are in their sequences; 0 for a variant without levels.
-fn homes_of(on: &mut Touched, a: &Attend<'_>) -> Result<u64, CudaError> {
-    let wrong = |argument, why| Err(CudaError::BadArgument { argument, why });
-    if (a.share.is_some() || a.beside) && !a.variant.is_levelled() {
-        return wrong("share", "of a variant without levels");
-    }
-    if a.beside && !a.settled {
-        return wrong("beside", "of a launch that waits for the one ahead");
-    }
-    match (a.variant.is_levelled(), a.homes) {
-        (false, None) => Ok(0),
-        (false, Some(_)) => wrong("homes", "of a variant without levels"),
-        (true, None) => wrong("homes", "none, of a variant with levels"),
-        (true, Some(_)) if a.kept.is_none() => wrong("kept", "none, of a variant with levels"),
-        (true, Some(homes)) => on.reads(homes, "homes", 4 * a.tables.entries()),
-    }
-}
-
 /// Threads of a CTA of the variant, and bytes of its dynamic shared memory.
 pub(super) fn cta_of(variant: &Variant) -> Result<(u32, u32), CudaError> {
     let shape = variant.shape();
@@ -580,15 +563,6 @@ pub(super) fn select_args(on: &mut Touched, a: &Select<'_>) -> Result<SelectArgs
     })
 }
 
-/// Where records of levels are; 0 for a variant without.
-fn levels_of(on: &mut Touched, a: &Select<'_>) -> Result<u64, CudaError> {
-    if a.variant.is_levelled() != a.levels.is_some() {
-        let why = if a.levels.is_some() { "of a variant without levels" } else { "none, of a variant with levels" };
-        return Err(CudaError::BadArgument { argument: "levels", why });
-    }
-    on.may_read(a.levels, "levels", size_of::<LevelRecords>())
-}
-
 /// Enqueues `ckv_select`.
 ///
 /// # Errors
@@ -620,13 +594,4 @@ pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(
     on.tell(queue)?;
     // SAFETY: as in `attend`; the items were made by `select` from addresses that were checked there.
     unsafe { kernel.launch(queue.stream(), CTAS, THREADS, 0, &args, CHAINED) }
-}
-
-/// Element type that holds originals of `store`.
-pub fn element_of(store: certkv_core::Dtype) -> Element {
-    match store {
-        certkv_core::Dtype::F16 => Element::F16,
-        certkv_core::Dtype::Bf16 => Element::Bf16,
-        certkv_core::Dtype::F32 => Element::F32,
-    }
 }

@@ -6,6 +6,7 @@
 //! while tokens are being made; asking for what was not prepared is an error, never a pause.
 
 mod ahead;
+mod arch;
 pub mod args;
 mod cache;
 pub mod close;
@@ -19,6 +20,7 @@ pub mod forgive;
 mod grouped;
 pub mod ladder;
 pub mod launch;
+mod levelled;
 pub mod measure;
 pub mod metrics;
 pub mod pack;

@@ -9,6 +9,7 @@
     reason = "each test program uses its part; formulas keep indices; NaN fails every check"
 )]
 pub mod closing;
+mod dense;
 pub mod drafts;
 mod limits;
 #[path = "metrics.rs"]
@@ -22,6 +23,7 @@ use certkv_core::{Dtype, ErrorSummary, Geometry, RecordLayout, RefinedSummary};
 use certkv_kernel::cuda::Sight;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Draft, Element, MassWord, Sides};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
+use dense::{dense, dense_over, distance};
 use metrics::Metrics;
 use refined::finer;
 pub use refined::{Correction, Refining, demand_words};
@@ -545,32 +547,6 @@ impl Case {
         }
         v
     }
-}
-
-/// Attention over some tokens, and their logits.
-fn dense_over(seen: &[usize], q: &[f64], keys: &[f64], values: &[f64], scale: f64) -> (Vec<f64>, Vec<f64>) {
-    let of = |rows: &[f64]| -> Vec<f64> {
-        seen.iter().flat_map(|t| rows[t * q.len()..(t + 1) * q.len()].iter().copied()).collect()
-    };
-    dense(q, &of(keys), &of(values), scale)
-}
-
-fn dense(q: &[f64], keys: &[f64], values: &[f64], scale: f64) -> (Vec<f64>, Vec<f64>) {
-    let d = q.len();
-    let logits: Vec<f64> =
-        keys.chunks_exact(d).map(|k| scale * k.iter().zip(q).map(|(a, b)| a * b).sum::<f64>()).collect();
-    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = logits.iter().map(|z| (z - most).exp()).collect();
-    let total: f64 = weights.iter().sum();
-    let mut out = vec![0.0; d];
-    for (v, w) in values.chunks_exact(d).zip(&weights) {
-        out.iter_mut().zip(v).for_each(|(o, v)| *o += w / total * v);
-    }
-    (out, logits)
-}
-
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt()
 }
 
 /// Little-endian bytes.

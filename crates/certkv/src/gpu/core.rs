@@ -190,7 +190,7 @@ impl Core {
             host: Counters::default(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
-            store: launch::element_of(config.geometry.store),
+            store: config.geometry.store.into(),
             ctas,
             sizes,
         };

@@ -62,6 +62,15 @@ impl Sizes {
         self.level_of(page).map_or(layout, |level| &level.layout)
     }
 
+    /// First byte of page `page` of records in `layer`.
+    pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
+        let own = &self.of_layer[layer];
+        match self.level_of(page) {
+            None => own.packed_at + page as usize * own.page_bytes,
+            Some(level) => own.packed_at + level.at + (page - level.first) as usize * level.page_bytes,
+        }
+    }
+
     /// Bytes of what attention of levels leaves, and of where records of all are.
     pub(super) fn level_buffers(&self) -> [usize; 2] {
         [self.level_kept_bytes, self.layers * size_of::<LevelRecords>()].map(|bytes| bytes * self.levels.len())

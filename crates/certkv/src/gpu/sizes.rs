@@ -50,7 +50,7 @@ pub(super) struct LayerSizes {
     /// Bytes of a page of records.
     pub(super) page_bytes: usize,
     /// First byte of the layer's pages of records.
-    packed_at: usize,
+    pub(super) packed_at: usize,
     /// First byte of its pages in host memory.
     pub(super) swap_at: usize,
     /// First byte of its pages of originals.
@@ -570,15 +570,6 @@ impl Sizes {
     /// First byte of tail `slot` in `layer`.
     pub(super) fn tail_at(&self, layer: usize, slot: u32) -> usize {
         self.tails_at(layer).start + slot as usize * self.original_bytes
-    }
-
-    /// First byte of page `page` of records in `layer`.
-    pub(super) fn packed_at(&self, layer: usize, page: u32) -> usize {
-        let own = &self.of_layer[layer];
-        match self.level_of(page) {
-            None => own.packed_at + page as usize * own.page_bytes,
-            Some(level) => own.packed_at + level.at + (page - level.first) as usize * level.page_bytes,
-        }
     }
 
     /// First byte of slot `slot` of a layer's scratch: keys first, then values.
