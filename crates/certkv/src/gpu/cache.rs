@@ -260,7 +260,8 @@ impl GpuCache {
         self.core.accept(slot)?;
         self.unlearn(slot)?;
         let id = SequenceId::fresh(slot as u32);
-        let control = LayerControl::all(&self.config.common())?;
+        let controlled = self.core.sizes.controlled;
+        let control = if controlled { LayerControl::all(&self.config.common())? } else { Vec::new() };
         self.sequences.insert(Entry { generation: id.generation, tables, control, seen: None });
         (0..self.pools.len()).for_each(|group| self.relist(slot, group));
         Ok(id)

@@ -31,6 +31,9 @@ pub(super) struct Heard {
     words: Vec<u32>,
     certificates: Vec<u32>,
     widths: WidthAllocator,
+    /// Bits of the levels, and bytes of their pages, the last first.
+    bits: Vec<u8>,
+    cost: Vec<f64>,
 }
 
 impl GpuConfig {
@@ -52,8 +55,10 @@ impl GpuConfig {
 impl GpuStep<'_> {
     /// Whether every layer has left the masses of the batch's single tokens.
     pub(super) fn sees_masses(&self) -> bool {
-        let all = self.progress.iter().all(|progress| *progress == Progress::Attended);
-        self.cache.core.sizes.controlled && all && self.rule != Rule::Dense && self.drafting.is_none()
+        self.cache.core.sizes.controlled
+            && self.rule != Rule::Dense
+            && self.drafting.is_none()
+            && self.progress.iter().all(|progress| *progress == Progress::Attended)
     }
 }
 
@@ -99,6 +104,8 @@ impl GpuCache {
         let mut all = Controlled::default();
         let Some(Control::SmartKv(smart)) = self.config.control else { return Ok(all) };
         let mut heard = core::mem::take(&mut self.heard);
+        heard.bits = ladder_bits(&self.config.levels);
+        heard.cost = self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect();
         let logs = log.is_some();
         let done = (0..self.core.sizes.layers).try_for_each(|layer| {
             let entry = self.control_layer(id, layer, &smart, &mut heard, logs, &mut all)?;
@@ -126,15 +133,13 @@ impl GpuCache {
         let (group, count) = (s.group_of(layer), s.levels.len() as u8);
         find_levels(&self.entry(id)?.tables[group], count, &mut heard.levels);
         let whole = self.take_attention(id, layer, heard)?;
-        let s = &self.core.sizes;
-        let (bits, budget) = (ladder_bits(&self.config.levels), smart.bytes_per_token * s.block as f64);
-        let cost: Vec<f64> = s.levels.iter().rev().map(|level| level.page_bytes as f64).collect();
-        let Heard { levels, attention, widths, .. } = heard;
+        let budget = smart.bytes_per_token * self.core.sizes.block as f64;
+        let Heard { levels, attention, widths, bits, cost, .. } = heard;
         let Some(of) = self.entry_mut(id)?.control.get_mut(layer) else { return Ok(None) };
         let kept = of.kept;
         let Decides::Smart(controller) = &mut of.decides else { return Ok(None) };
         let told = Told { kept, attention: whole.then_some(&attention[..]), levels, danger: None };
-        let decision = controller.tell(widths, &Ladder { bits: &bits, cost: &cost }, &told, budget)?;
+        let decision = controller.tell(widths, &Ladder { bits, cost }, &told, budget)?;
         let scores = decision.is_some().then(|| controller.scores().to_vec());
         of.told();
         if let (Some(decision), Some(scores)) = (&decision, scores) {
