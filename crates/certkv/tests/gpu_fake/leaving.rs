@@ -3,7 +3,7 @@
 use crate::alone;
 use crate::kernels::{self, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::{FORMATS, LAYERS, config};
-use crate::model::{element, expected};
+use crate::model::{expected, rows};
 use certkv::gpu::{Compiler, Gpu, GpuCache};
 use certkv::{Admission, Certified, Chunk, Error, Policy, Protection, SequenceId, Side};
 use certkv_testkit::generate::Rng;
@@ -63,9 +63,6 @@ impl World {
         let chunks: Vec<_> = parts.iter().map(|(at, n)| Chunk { sequence: self.live[*at].0, tokens: *n }).collect();
         let tokens: Vec<u32> = (0..parts.iter().map(|p| p.1 as u32).sum()).map(|i| self.next + i).collect();
         self.next += tokens.len() as u32;
-        let rows = |layer, side| -> Vec<u16> {
-            tokens.iter().flat_map(|t| (0..KV).map(move |at| element(*t, layer, side, at))).collect()
-        };
         let queries: Vec<f32> = (0..tokens.len() * Q).map(|_| self.r.uniform() as f32 - 0.5).collect();
         let (before, mut beside) = (Self::under_way(&self.cache), 0);
         let (again, ends) = (self.r.chance(0.1), self.r.chance(0.95));
@@ -75,7 +72,7 @@ impl World {
             let mut step = self.cache.begin_with(&chunks, Policy::Certified(Certified::default()))?;
             beside = Self::under_way(step.cache());
             for (layer, planned) in planned.into_iter().enumerate() {
-                step.append_bits(layer, &rows(layer, Side::Key), &rows(layer, Side::Value))?;
+                step.append_bits(layer, &rows(&tokens, layer, Side::Key), &rows(&tokens, layer, Side::Value))?;
                 for _ in 0..1 + usize::from(again) {
                     step.attend(layer, &queries)?;
                 }

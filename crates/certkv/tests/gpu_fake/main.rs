@@ -15,6 +15,7 @@ mod hurry;
 mod kernels;
 mod leaving;
 mod levels;
+mod levels_refused;
 mod life;
 mod model;
 mod plan;

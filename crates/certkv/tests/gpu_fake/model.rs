@@ -36,6 +36,11 @@ pub(crate) fn element(token: u32, layer: usize, side: Side, at: usize) -> u16 {
     splitmix64(u64::from(token) << 32 | salt as u64) as u16 & 0xbbff
 }
 
+/// Rows of tokens in one layer, as a step is given them.
+pub(crate) fn rows(tokens: &[u32], layer: usize, side: Side) -> Vec<u16> {
+    tokens.iter().flat_map(|t| (0..KV).map(move |at| element(*t, layer, side, at))).collect()
+}
+
 /// Rows of one head of one layer.
 pub(crate) fn expected(tokens: &[u32], (layer, head, side): (usize, usize, Side)) -> Vec<u16> {
     let row = |token: u32| (head * DIM..(head + 1) * DIM).map(move |at| element(token, layer, side, at));
@@ -80,14 +85,11 @@ impl World<'_> {
             return;
         }
         let tokens: Vec<u32> = new.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
-        let rows = |layer, side| -> Vec<u16> {
-            tokens.iter().flat_map(|t| (0..KV).map(move |at| element(*t, layer, side, at))).collect()
-        };
         let dropped = self.r.chance(0.1);
         let done = (|| {
             let mut step = self.cache.begin_with(&chunks, Policy::Packed)?;
             for layer in 0..LAYERS {
-                step.append_bits(layer, &rows(layer, Side::Key), &rows(layer, Side::Value))?;
+                step.append_bits(layer, &rows(&tokens, layer, Side::Key), &rows(&tokens, layer, Side::Value))?;
                 if dropped {
                     return Ok(false);
                 }

@@ -1,0 +1,55 @@
+//! What caches whose blocks have levels are not made with, and do not do.
+use crate::alone;
+use crate::kernels::{BLOCK, KV_HEADS};
+use crate::levels::{LADDERS, config};
+use crate::life::LAYERS;
+use certkv::danger::Gating;
+use certkv::gpu::{Gpu, GpuCache, GpuConfig};
+use certkv::{BoundBudget, Error, Eviction, PrefixConfig, PrefixSecret, Retention, SaveScope, Scrub, SmartKv, Window};
+use certkv_control::smartkv::Rule;
+
+#[test]
+fn what_levels_do_not_go_with_is_named() {
+    let (fake, compiler, _turn) = alone();
+    fake.reset();
+    let gpu = Gpu::open(0).expect("the fake");
+    let good = || config(LADDERS[0], 0);
+    let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru };
+    let gated = SmartKv { rule: Rule { gate: Some(Gating::default()), ..Rule::default() }, ..SmartKv::new(900.0) };
+    for (config, field) in [
+        (GpuConfig { prefixes: Some(prefixes), ..good() }, "prefixes"),
+        (GpuConfig { swap_tokens: BLOCK, ..good() }, "swap_tokens"),
+        (GpuConfig { chunk_tokens: BLOCK, ..good() }, "chunk_tokens"),
+        (GpuConfig { erase: true, ..good() }, "erase"),
+        (good().with_window(Window::new(BLOCK)), "windows"),
+        (GpuConfig { control: Some(gated.into()), ..good() }, "control"),
+        (GpuConfig { control: Some(Retention::new(900.0).into()), ..good() }, "control.retention"),
+        (GpuConfig { control: Some(BoundBudget::new(900.0).into()), ..good() }, "control.budget"),
+        (GpuConfig { control: Some(SmartKv::new(900.0).into()), levels: Vec::new(), ..good() }, "control"),
+    ] {
+        match GpuCache::new(&gpu, compiler, config) {
+            Err(Error::Config { field: found, .. }) if found == field => {}
+            other => panic!("{field}: {:?}", other.map(drop)),
+        }
+    }
+    // Dropped blocks have no kernels.
+    let mut dropped = good();
+    dropped.levels[1].format = "k0-c0-b16".parse().expect("a format");
+    assert!(matches!(GpuCache::new(&gpu, compiler, dropped).map(drop), Err(Error::Kernels(_))));
+    // And what a cache with levels does not do.
+    let mut cache = GpuCache::new(&gpu, compiler, good()).expect("a cache");
+    let id = cache.create().expect("a sequence");
+    let scope = SaveScope { model: b"model", key: None };
+    for refused in [
+        cache.swap_out(id).map(drop),
+        cache.save(id, &scope, &mut Vec::new()).map(drop),
+        cache.restore(&scope, &mut &[0u8; 8][..]).map(drop),
+        cache.scrub(Scrub { pages: 1, originals: false }).map(drop),
+    ] {
+        assert!(matches!(refused, Err(Error::Config { field: "levels", .. })), "{refused:?}");
+    }
+    assert!(matches!(cache.change_level(id, LAYERS, 0, 1), Err(Error::Layer { .. })));
+    assert!(matches!(cache.change_level_of(id, 0, KV_HEADS, 0, 1), Err(Error::Shape { argument: "kv_head", .. })));
+    let other = GpuCache::new(&gpu, compiler, good()).expect("a cache").create().expect("a sequence");
+    assert!(matches!(cache.level(other, 0, 0), Err(Error::UnknownSequence(_))));
+}
