@@ -1,5 +1,5 @@
 //! Lives in caches whose blocks have levels, which change between steps: every output against attention in f64, recorded steps among them.
-use crate::world::{Failure, Inputs, Tally, World};
+use crate::world::{Failure, Inputs, Tally, World, abandon};
 use crate::{Plan, certified, graphs, policies};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout, SmartKv, Tier, Window};
@@ -165,9 +165,7 @@ pub(crate) fn life(
         }
         let (chunks, inputs) = (world.chunks(&batch), world.inputs(batch.iter().map(|b| b.1).sum()));
         if i % 7 == 3 {
-            let mut step = cache.begin_with(&chunks, policy)?;
-            step.append(0, &inputs.keys[0], &inputs.values[0])?;
-            drop(step);
+            abandon(&mut cache, &chunks, policy, &inputs)?;
         }
         let mut step = cache.begin_with(&chunks, policy)?;
         world.remember(&batch, &inputs);

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use world::{Failure, Owed, STORES, Tally, World};
+use world::{Failure, Owed, STORES, Tally, World, abandon};
 
 /// What is run.
 struct Plan {
@@ -176,10 +176,7 @@ fn life(
         }
         let (chunks, inputs) = (world.chunks(&batch), world.inputs(batch.iter().map(|b| b.1).sum()));
         if i % 7 == 3 {
-            // A step that is dropped half-way leaves nothing behind.
-            let mut step = cache.begin_with(&chunks, policy)?;
-            step.append(0, &inputs.keys[0], &inputs.values[0])?;
-            drop(step);
+            abandon(&mut cache, &chunks, policy, &inputs)?;
         }
         let mut step = cache.begin_with(&chunks, policy)?;
         world.remember(&batch, &inputs);

@@ -102,6 +102,13 @@ pub(crate) struct World {
     pub(crate) protected: bool,
 }
 
+/// A step that is dropped half-way; it leaves nothing behind.
+pub(crate) fn abandon(cache: &mut GpuCache, chunks: &[Chunk], policy: Policy, inputs: &Inputs) -> Result<(), Failure> {
+    let mut step = cache.begin_with(chunks, policy)?;
+    step.append(0, &inputs.keys[0], &inputs.values[0])?;
+    Ok(())
+}
+
 impl World {
     /// `windows`: one per layer.
     pub(crate) fn new(geometry: Geometry, windows: Vec<Option<Window>>, seed: u64) -> Self {
