@@ -167,19 +167,12 @@ impl<'a> Side<'a> {
     /// Sixteen numbers from `at` on; 0 where they are not all there.
     #[inline(always)]
     pub(crate) fn line(&self, at: usize) -> Line {
-        let element = self.element;
-        match self.rows {
-            Rows::Words(w) => {
-                w.get(at..).and_then(|w| w.first_chunk()).map(|w: &[u16; 16]| Line(w.map(|bits| element.decode(bits))))
-            }
-            Rows::Bytes(b) if element.bytes() == 1 => b
-                .get(at..)
-                .and_then(|b| b.first_chunk())
-                .map(|b: &[u8; 16]| Line(b.map(|bits| element.decode(bits.into())))),
-            Rows::Bytes(b) => b
-                .get(2 * at..)
-                .and_then(|b| b.as_chunks().0.first_chunk())
-                .map(|b: &[[u8; 2]; 16]| Line(b.map(|bits| element.decode(u16::from_le_bytes(bits))))),
+        // Each kind of number has a loop of its own.
+        match self.element {
+            Element::F16 => self.rows.sixteen(at, |bits| Element::F16.decode(bits)),
+            Element::Bf16 => self.rows.sixteen(at, |bits| Element::Bf16.decode(bits)),
+            Element::E4m3 => self.rows.sixteen_codes(at, |code| Element::E4m3.decode(code)),
+            Element::E5m2 => self.rows.sixteen_codes(at, |code| Element::E5m2.decode(code)),
         }
         .unwrap_or(Line::ZERO)
     }
@@ -193,6 +186,25 @@ impl<'a> Side<'a> {
 }
 
 impl Rows<'_> {
+    /// Sixteen numbers of 16 bits, if they are all there.
+    #[inline(always)]
+    fn sixteen(&self, at: usize, decode: impl Fn(u16) -> f32) -> Option<Line> {
+        match self {
+            Rows::Words(w) => w.get(at..)?.first_chunk().map(|w: &[u16; 16]| Line(w.map(decode))),
+            Rows::Bytes(b) => {
+                let pairs: &[[u8; 2]; 16] = b.get(2 * at..)?.as_chunks().0.first_chunk()?;
+                Some(Line(pairs.map(|bits| decode(u16::from_le_bytes(bits)))))
+            }
+        }
+    }
+
+    /// Sixteen numbers of 8 bits, if they are all there.
+    #[inline(always)]
+    fn sixteen_codes(&self, at: usize, decode: impl Fn(u16) -> f32) -> Option<Line> {
+        let Rows::Bytes(b) = self else { return None };
+        b.get(at..)?.first_chunk().map(|b: &[u8; 16]| Line(b.map(|code| decode(code.into()))))
+    }
+
     /// Elements held.
     #[inline]
     pub(crate) fn len(&self) -> usize {

@@ -1,8 +1,9 @@
 //! A cache of random records larger than the machine's caches, and one decode step over it.
 use certkv_codec::KeyMetric;
+use certkv_codec::fp8::Fp8;
 use certkv_codec::spherical::{Scheme, Spherical};
 use certkv_core::hash::splitmix64;
-use certkv_core::{Dtype, Geometry, KeyFormat, RecordLayout};
+use certkv_core::{Dtype, Geometry, KeyFormat, PageCode, RecordLayout};
 use certkv_kernel::{
     Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, PrefillWork, Scores, Workspace, splits,
 };
@@ -178,7 +179,14 @@ fn one_head((kernel, layout, records, queries, books): Shared<'_>, work: &mut Wo
     }
 }
 
-/// Random codes, plausible scales: speed does not depend on the values, but infinities would be unfair.
+/// Codes of numbers as a floating-point format has them, up to its largest: of random bytes each sixteenth would be subnormal, which takes plain code longer.
+fn float_codes(kind: Fp8, codes: &mut [u8], random: &mut impl FnMut() -> u64) {
+    let largest = if kind == Fp8::E4m3 { 448.0 } else { 57344.0 };
+    let of: [u8; 1024] = core::array::from_fn(|i| kind.code((i as f64 / 511.5 - 1.0) * largest));
+    codes.iter_mut().for_each(|code| *code = of[(random() >> 54) as usize]);
+}
+
+/// Random codes, plausible scales: speed does not depend on the values, but infinities and subnormal numbers would be unfair.
 fn fill(record: &mut [u8], layout: &RecordLayout, random: &mut impl FnMut() -> u64) {
     for word in record.chunks_exact_mut(8) {
         word.copy_from_slice(&random().to_le_bytes());
@@ -196,6 +204,14 @@ fn fill(record: &mut [u8], layout: &RecordLayout, random: &mut impl FnMut() -> u
             for slot in record[range.clone()].chunks_exact_mut(2) {
                 slot.copy_from_slice(&half((random() >> 40) as f32 / (1u64 << 23) as f32 - 1.0));
             }
+        }
+    }
+    let (key, value) = (layout.format.key.page(), layout.format.value.page());
+    for (range, code) in [(&layout.key_codes, key), (&layout.value_codes, value)] {
+        match code {
+            Some(PageCode::E4m3) => float_codes(Fp8::E4m3, &mut record[range.clone()], random),
+            Some(PageCode::E5m2) => float_codes(Fp8::E5m2, &mut record[range.clone()], random),
+            _ => {}
         }
     }
     assert!(!matches!(layout.format.key, KeyFormat::Channel { meta: Dtype::F32, .. }), "scales are written as f16");

@@ -1,6 +1,7 @@
 //! Logits of one block: digits of the scaled query, integer dot products on codes, and plain dot products on rows.
+use super::pairs::{Sums, add_products, by_heads, digits_of_four};
 use super::unpack::unpack_levels;
-use crate::block::Side;
+use crate::block::{Element, Side};
 use crate::line::{Codes, Line, madd};
 use crate::query::{Cursor, DIGIT_STRIDE, Digits, GROUPS, KeyCodes, QUERY_LEVELS, Scaling, Shape, X_STRIDE};
 use certkv_core::Dtype;
@@ -14,7 +15,7 @@ pub(crate) fn meta_at(bytes: &[u8], meta: Dtype, i: usize) -> f32 {
             _ => f32::NAN,
         },
         _ => match bytes.get(2 * i..2 * i + 2) {
-            Some(&[a, b]) => meta.decode16(u16::from_le_bytes([a, b])),
+            Some(&[a, b]) => Element::of(meta).decode(u16::from_le_bytes([a, b])),
             _ => f32::NAN,
         },
     }
@@ -117,39 +118,54 @@ pub(crate) fn score_codes(
         Scaling::Parts { parts, .. } => parts.unpack(k.section, shape.tokens, scratch, unpack_levels),
         _ => unpack_levels(k.section, k.bits, shape.tokens * shape.dim, k.levels, scratch),
     }
-    let half = k.half();
-    for h in 0..shape.heads {
-        for tile in 0..shape.tokens / 16 {
-            let mut logit = Line([k.add[h]; 16]);
-            for g in 0..k.groups(shape.dim) {
-                let run = k.run(g, shape);
-                let mut sums = [-half * digits.sums[h][g]; 16];
-                for quad in run.quads.clone() {
-                    let four = digits.words[h * 256 + 4 * quad..].first_chunk().unwrap_or(&[0; 4]);
-                    add_products(&scratch[run.line(tile, quad)], *four, &mut sums);
-                }
-                for i in 0..16 {
-                    let unit = match k.scales() {
-                        None => k.mul[h],
-                        Some(scales) => meta_at(scales, Dtype::F16, g * shape.tokens + 16 * tile + i) * k.mul[h],
-                    };
-                    logit.0[i] = madd(sums[i] as f32, unit, logit.0[i]);
-                }
-            }
-            x[h * X_STRIDE + tile] = logit;
-        }
-    }
+    by_heads(shape.heads, |head, n| match n {
+        1 => score_heads::<1>(k, digits, scratch, shape, head, x),
+        2 => score_heads::<2>(k, digits, scratch, shape, head, x),
+        _ => score_heads::<4>(k, digits, scratch, shape, head, x),
+    });
 }
 
-/// A line of codes is 16 outputs x 4: adds the products of each output's four with `digits`. Written so that compilers make wide code of it.
+/// Logits of `N` heads from `head` on, side by side: what is read of the codes is read once for them.
 #[inline(always)]
-pub(crate) fn add_products(codes: &Codes, digits: [i16; 4], sums: &mut [i32; 16]) {
-    let digits = digits.map(i32::from);
-    let codes = codes.0.as_chunks::<4>().0;
-    for i in 0..16 {
-        let four = u32::from_le_bytes(codes[i]);
-        let code = |j: u32| (four >> (8 * j) & 0xff) as i32;
-        sums[i] += code(0) * digits[0] + code(1) * digits[1] + code(2) * digits[2] + code(3) * digits[3];
+fn score_heads<const N: usize>(
+    k: &KeyCodes<'_>,
+    digits: &Digits,
+    scratch: &[Codes],
+    shape: Shape,
+    head: usize,
+    x: &mut [Line],
+) {
+    let half = k.half();
+    let mut quads = [[digits_of_four([0; 4]); N]; 64];
+    for (quad, of_heads) in quads[..shape.dim / 4].iter_mut().enumerate() {
+        for (h, to) in of_heads.iter_mut().enumerate() {
+            let four = digits.words[(head + h) * 256 + 4 * quad..].first_chunk().unwrap_or(&[0; 4]);
+            *to = digits_of_four(*four);
+        }
+    }
+    for four in 0..shape.tokens / 4 {
+        let (tile, at) = (four / 4, four % 4);
+        let mut logits: [[f32; 4]; N] = core::array::from_fn(|h| [k.add[head + h]; 4]);
+        for g in 0..k.groups(shape.dim) {
+            let run = k.run(g, shape);
+            let mut sums: [Sums; N] = core::array::from_fn(|h| Sums::new(-half * digits.sums[head + h][g]));
+            for quad in run.quads.clone() {
+                add_products(&scratch[run.line(tile, quad)].0.as_chunks().0[at], &quads[quad], &mut sums);
+            }
+            let scales: [f32; 4] = match k.scales() {
+                None => [1.0; 4],
+                Some(scales) => core::array::from_fn(|i| meta_at(scales, Dtype::F16, g * shape.tokens + 4 * four + i)),
+            };
+            for (h, logit) in logits.iter_mut().enumerate() {
+                let sums = sums[h].get();
+                for i in 0..4 {
+                    logit[i] = madd(sums[i] as f32, scales[i] * k.mul[head + h], logit[i]);
+                }
+            }
+        }
+        for (h, logit) in logits.iter().enumerate() {
+            x[(head + h) * X_STRIDE + tile].0.as_chunks_mut().0[at] = *logit;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Ops;
 
 pub(crate) mod keys;
+pub(crate) mod pairs;
 pub(crate) mod softmax;
 pub(crate) mod strip;
 pub(crate) mod unpack;

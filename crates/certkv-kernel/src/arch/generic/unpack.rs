@@ -2,6 +2,7 @@
 //! that lie in it.
 use crate::line::Codes;
 use crate::query::Levels;
+use certkv_core::TURBO_BITS;
 
 /// A line of codes.
 pub(crate) type Bytes = [u8; 64];
@@ -80,18 +81,44 @@ fn line_of<const BITS: usize, const RAISED: bool, const S: usize>(planes: &[&[By
     code
 }
 
-/// What codes stand for where a table says so, one at a time.
-#[inline(always)]
-pub(crate) fn look_up(levels: &Levels, codes: Bytes) -> Bytes {
-    codes.map(|code| levels[usize::from(code) % 64])
+/// What two neighbours stand for, by both codes.
+struct PairLevels([u16; 1 << (2 * TURBO_BITS)]);
+
+impl PairLevels {
+    fn new(levels: &Levels, bits: usize) -> Self {
+        let mut pairs = [0; 1 << (2 * TURBO_BITS)];
+        for (row, second) in pairs.chunks_exact_mut(1 << bits).zip(&levels[..1 << bits]) {
+            for (pair, first) in row.iter_mut().zip(levels) {
+                *pair = u16::from_le_bytes([*first, *second]);
+            }
+        }
+        Self(pairs)
+    }
+
+    /// Codes to what they stand for, in place: eight in a register, so that a look-up is a load and no more, where wide registers would have to be taken apart.
+    fn look_up(&self, bits: usize, lines: &mut [Codes]) {
+        let four = |word: u64| word * 0x0001_0001_0001_0001;
+        let first = four((1 << bits) - 1);
+        for eight in lines.iter_mut().flat_map(|line| line.0.as_chunks_mut::<8>().0) {
+            let codes = u64::from_le_bytes(*eight);
+            // The second code of a pair follows the first bit by bit.
+            let pairs = codes & first | codes >> (8 - bits) & first << bits;
+            let levels = |i: u32| u64::from(self.0[(pairs >> (16 * i)) as usize % self.0.len()]) << (16 * i);
+            *eight = (levels(0) | levels(1) | levels(2) | levels(3)).to_le_bytes();
+        }
+    }
 }
 
 /// [`unpack`], and what the codes stand for where a table says so.
 #[inline(always)]
 pub(crate) fn unpack_levels(section: &[u8], bits: usize, count: usize, levels: Option<&Levels>, out: &mut [Codes]) {
-    match levels {
-        Some(levels) => unpack::<false>(section, bits, count, out, |codes| look_up(levels, codes)),
-        None => unpack::<false>(section, bits, count, out, |codes| codes),
+    unpack::<false>(section, bits, count, out, |codes| codes);
+    let (Some(levels), lines) = (levels, &mut out[..count / 64]) else { return };
+    // A table of pairs is worth its making where it has fewer entries than there are codes.
+    if bits <= usize::from(TURBO_BITS) && count > 1 << (2 * bits) {
+        PairLevels::new(levels, bits).look_up(bits, lines);
+    } else {
+        lines.iter_mut().flat_map(|line| &mut line.0).for_each(|code| *code = levels[usize::from(*code) % 64]);
     }
 }
 

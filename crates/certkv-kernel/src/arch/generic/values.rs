@@ -1,5 +1,6 @@
 //! `o += sum_t w_t v_t` for one block: integer dot products on codes, fused multiply-adds on rows.
-use super::keys::{add_products, meta_at, nearest, row};
+use super::keys::{meta_at, nearest, row};
+use super::pairs::{Sums, add_products, by_heads, digits_of_four};
 use super::unpack::unpack_levels;
 use crate::block::Side;
 use crate::line::{Line, madd};
@@ -23,7 +24,7 @@ pub(crate) fn value_codes(
     o: &mut [Line],
     _: &mut Cursor,
 ) -> ValueSlack {
-    let (dim, tokens, lines) = (shape.dim, shape.tokens, shape.dim_lines());
+    let (dim, tokens) = (shape.dim, shape.tokens);
     unpack_levels(v.section, v.bits, tokens * dim, v.levels, &mut scratch.codes);
     let groups = dim / v.group;
     let mut slack = Slack::default();
@@ -37,21 +38,49 @@ pub(crate) fn value_codes(
         }
         let plan = Plan { group: g, half: v.half() as f32 };
         let units = plan.digits(&mut scales, w, s, shape, scratch, &mut slack);
-        for h in 0..shape.heads {
-            let words = scratch.words[h * 64..h * 64 + tokens].as_chunks::<4>().0;
-            let digits: i32 = words.iter().flatten().map(|&digit| i32::from(digit)).sum();
-            for line in g * v.group / 16..(g + 1) * v.group / 16 {
-                let mut sums = [-v.half() * digits; 16];
-                for (quad, four) in words.iter().enumerate() {
-                    add_products(&scratch.codes[quad * lines + line], *four, &mut sums);
-                }
-                for (o, sum) in o[h * lines + line].0.iter_mut().zip(sums) {
-                    *o = madd(sum as f32, units[h], *o);
-                }
+        by_heads(shape.heads, |head, n| match n {
+            1 => sum_heads::<1>(v, scratch, &units, shape, (g, head), o),
+            2 => sum_heads::<2>(v, scratch, &units, shape, (g, head), o),
+            _ => sum_heads::<4>(v, scratch, &units, shape, (g, head), o),
+        });
+    }
+    slack.finish(v.group)
+}
+
+/// Group `g` of the channels of `N` heads from `head` on, side by side: what is read of the codes is read once for them.
+#[inline(always)]
+fn sum_heads<const N: usize>(
+    v: &ValueCodes<'_>,
+    scratch: &ValueScratch,
+    units: &[f32; HEADS],
+    shape: Shape,
+    (g, head): (usize, usize),
+    o: &mut [Line],
+) {
+    let (lines, n) = (shape.dim_lines(), shape.tokens / 4);
+    let mut quads = [[digits_of_four([0; 4]); N]; 16];
+    let mut from = [0; N];
+    for h in 0..N {
+        let words = scratch.words[(head + h) * 64..].as_chunks::<4>().0;
+        for (quads, four) in quads[..n].iter_mut().zip(words) {
+            quads[h] = digits_of_four(*four);
+            from[h] -= four.iter().map(|&digit| i32::from(digit)).sum::<i32>();
+        }
+        from[h] *= v.half();
+    }
+    for four in g * v.group / 4..(g + 1) * v.group / 4 {
+        let (line, at) = (four / 4, four % 4);
+        let mut sums = from.map(Sums::new);
+        for (quad, digits) in quads[..n].iter().enumerate() {
+            add_products(&scratch.codes[quad * lines + line].0.as_chunks().0[at], digits, &mut sums);
+        }
+        for (h, sums) in sums.into_iter().enumerate() {
+            let o = &mut o[(head + h) * lines + line].0.as_chunks_mut::<4>().0[at];
+            for (o, sum) in o.iter_mut().zip(sums.get()) {
+                *o = madd(sum as f32, units[head + h], *o);
             }
         }
     }
-    slack.finish(v.group)
 }
 
 /// One group of channels of one block.
