@@ -179,10 +179,10 @@ fn one_head((kernel, layout, records, queries, books): Shared<'_>, work: &mut Wo
     }
 }
 
-/// Codes of numbers as a floating-point format has them, up to its largest: of random bytes each sixteenth would be subnormal, which takes plain code longer.
+/// Codes of numbers up to 100 as a floating-point format has them: of random bytes each sixteenth would be subnormal, which takes plain code longer, and
+/// logits would be so far apart that weights are.
 fn float_codes(kind: Fp8, codes: &mut [u8], random: &mut impl FnMut() -> u64) {
-    let largest = if kind == Fp8::E4m3 { 448.0 } else { 57344.0 };
-    let of: [u8; 1024] = core::array::from_fn(|i| kind.code((i as f64 / 511.5 - 1.0) * largest));
+    let of: [u8; 1024] = core::array::from_fn(|i| kind.code((i as f64 / 511.5 - 1.0) * 100.0));
     codes.iter_mut().for_each(|code| *code = of[(random() >> 54) as usize]);
 }
 

@@ -1,5 +1,5 @@
 //! Rows: 16-bit numbers and 8-bit floating-point codes.
-use super::{BF16, E4M3, E5M2, F16, at_once, bytes_of, load8};
+use super::{BF16, E4M3, E5M2, F16, at_once, bytes_of, load_pair, load8};
 use crate::block::{Element, Side};
 use crate::line::Line;
 use crate::query::{Shape, X_STRIDE};
@@ -197,7 +197,7 @@ unsafe fn row_sums<const H: usize, const L: usize, const KIND: u8>(
                 if (line + l).is_multiple_of(4 / bytes_of(KIND)) {
                     _mm_prefetch::<_MM_HINT_T1>(p.wrapping_byte_offset(ahead).cast());
                 }
-                let v = [load8::<KIND>(p), load8::<KIND>(p.add(8 * bytes_of(KIND)))];
+                let v = load_pair::<KIND>(p);
                 for h in 0..H {
                     let w = _mm256_set1_ps(*weights.add(h * 16 * X_STRIDE + t));
                     for i in 0..2 {
