@@ -1,6 +1,7 @@
 //! The one wrapper around every export: a panic becomes a status, and nothing is printed.
 use crate::error::remember;
 use crate::log::{self, About};
+use crate::numbers::Usual;
 use crate::status::{self, certkv_status};
 use certkv::gpu::CudaError;
 use certkv_core::fail::InjectedFault;
@@ -132,11 +133,12 @@ fn defect_if_armed(point: Result<(), InjectedFault>) {
     }
 }
 
-/// Runs the body of an export. Unwind safety: whoever runs on an object marks it with [`Poison`], so that what a panic
+/// Runs the body of an export, with numbers as Rust has them. Unwind safety: whoever runs on an object marks it with [`Poison`], so that what a panic
 /// left half done is never looked at again.
 fn catch<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     quiet_panics();
     let _inside = Inside::enter();
+    let _usual = Usual::enter();
     let work = || {
         defect_if_armed(fail_point!("capi.export"));
         work()

@@ -30,6 +30,7 @@ mod log;
 mod machine;
 mod metrics;
 mod moves;
+mod numbers;
 mod offload;
 mod owned;
 mod parameters;
