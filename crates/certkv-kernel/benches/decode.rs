@@ -1,6 +1,6 @@
 //! Decode beside a plain memory read. `cargo bench -p certkv-kernel --bench decode` runs criterion; with words after `--` it
 //! prints instead: `table` (floors and ratios; `lengths` for 2K to 128K), `against` (every codec beside 16-bit rows on the
-//! same instruction set), `hot` (arithmetic alone; with `bare` or `certified` that way only), `prefill`, instruction sets by name or `all`
+//! same instruction set), `decoded` (spherical keys decoded before their products, beside reading their codes), `hot` (arithmetic alone; with `bare` or `certified` that way only), `prefill`, instruction sets by name or `all`
 //! (else the machine's own), and a format such as `k8-v4g32-b32`, or a part of one, to choose some.
 mod workload;
 
@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput};
 use certkv_core::Format;
 use certkv_kernel::{Arch, Pool, Workspace, probe};
 use std::time::Instant;
-use workload::{DIM, HEADS, How, Workload};
+use workload::{DIM, Decoder, HEADS, How, Workload};
 
 const WAYS: [How; 4] = [How::Bare, How::Certified, How::Sweeps, How::HalfSkipped];
 
@@ -161,6 +161,37 @@ fn prefill(arch: Arch) {
     println!("{:7} prefill {rows} rows at {first}: {:5.1} GFLOP/s", arch.name(), products / best * 1e-9);
 }
 
+/// Spherical keys read as codes, and decoded first: into the second cache, and all of them into memory. One thread, as [`against`].
+fn decoded(tokens: usize, arch: Arch, rounds: usize) {
+    let (mut dense, mut work) = (Workload::new("f16-f16-b64", tokens, arch), Workspace::new());
+    let cold = vec![1u8; 96 << 20];
+    for format in ["s1-v4g64-b64", "s2-v4g64-b64", "s3-v4g64-b64", "s1-f16-b64"] {
+        let mut coded = Workload::new(format, tokens, arch);
+        let mut decoders = [32, tokens / 64].map(|blocks| Decoder::new(&coded, blocks));
+        let apart = (0..HEADS.1).map(|h| coded.apart(h, &mut work, &mut decoders[0])).fold(0.0, f64::max);
+        let mut best = [[f64::INFINITY; 4]; HEADS.1];
+        for _ in 0..rounds {
+            for i in 0..4 {
+                probe::bandwidth(&cold, 1);
+                for (h, best) in best.iter_mut().enumerate() {
+                    best[i] = best[i].min(time(|| match i {
+                        0 => dense.step_head(h, &mut work, How::Bare),
+                        1 => coded.step_head(h, &mut work, How::Bare),
+                        _ => coded.step_decoded(h, &mut work, &mut decoders[i - 2]),
+                    }));
+                }
+            }
+        }
+        let [rows, direct, near, far] = [0, 1, 2, 3].map(|i| 1e3 * best.iter().map(|b| b[i]).sum::<f64>());
+        println!(
+            "{:7} {tokens:6} {format:12} rows {rows:6.2} ms, codes {direct:6.2} ms, decoded 32 blocks at a time {near:6.2} ms ({:4.2}x as long), all first {far:6.2} ms ({:4.2}x); outputs {apart:.1e} apart",
+            arch.name(),
+            near / direct,
+            far / direct
+        );
+    }
+}
+
 /// All heads of a step on one and two threads, with certificates, for criterion's statistics.
 fn criterion(c: &mut Criterion) {
     for threads in [1, 2] {
@@ -203,6 +234,9 @@ fn main() {
         for &a in &archs {
             lengths.iter().for_each(|&n| table(n, a, &formats, 12));
         }
+    }
+    if wants("decoded") {
+        archs.iter().for_each(|&a| decoded(32768, a, 7));
     }
     if wants("against") {
         let named = |f: &&String| words.iter().all(|w| !w.contains('-') || f.contains(w.as_str()));

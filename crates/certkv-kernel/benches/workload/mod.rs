@@ -8,6 +8,9 @@ use certkv_kernel::{
     Arch, Block, BlockSource, Causal, Kernel, Masses, Partial, Pool, PrefillWork, Scores, Workspace, splits,
 };
 
+mod decoded;
+pub(crate) use decoded::Decoder;
+
 /// Query heads and KV heads of the measured layer.
 pub(crate) const HEADS: (usize, usize) = (32, 8);
 /// Channels per head.
@@ -53,12 +56,15 @@ struct Head<'a> {
     bytes: usize,
     skip: bool,
     books: Option<&'a Spherical>,
+    /// Keys of the blocks as rows, which are read instead of their codes; none if empty.
+    decoded: &'a [u16],
 }
 
 impl BlockSource for Head<'_> {
     fn block(&self, index: usize) -> Block<'_> {
         let record = self.records.get(index * self.bytes..(index + 1) * self.bytes).unwrap_or(&[]);
-        Block { record, keys: None, values: None, skip_values: self.skip && index % 2 == 1, ..Block::default() }
+        let keys = self.decoded.chunks_exact(decoded::ROWS).nth(index);
+        Block { record, keys, values: None, skip_values: self.skip && index % 2 == 1, ..Block::default() }
     }
 
     fn key_metric(&self, _: KeyFormat) -> Option<KeyMetric<'_>> {
@@ -126,7 +132,7 @@ impl Workload {
     pub(crate) fn prefill(&self, first: usize, rows: usize) {
         let bytes = self.layout.bytes;
         let records = &self.records[self.first..self.first + self.blocks * bytes];
-        let source = Head { records, bytes, skip: false, books: None };
+        let source = Head { records, bytes, skip: false, books: None, decoded: &[] };
         let group = self.kernel.heads() * DIM;
         let queries = vec![0.1f32; rows * group];
         let mut out = vec![0.0f32; rows * group];
@@ -151,7 +157,7 @@ fn one_head((kernel, layout, records, queries, books): Shared<'_>, work: &mut Wo
     let group = kernel.heads() * DIM;
     let bytes = layout.bytes;
     let records = &records[task.head * blocks * bytes..(task.head + 1) * blocks * bytes];
-    let source = Head { records, bytes, skip: how == How::HalfSkipped, books };
+    let source = Head { records, bytes, skip: how == How::HalfSkipped, books, decoded: &[] };
     let q = &queries[task.head * group..(task.head + 1) * group];
     if matches!(how, How::Sweeps | How::HalfSkipped) {
         let Task { partial, masses, scores, .. } = task;
