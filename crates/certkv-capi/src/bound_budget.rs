@@ -109,14 +109,15 @@ pub(crate) unsafe fn read(budget: *const certkv_bound_budget) -> Result<BoundBud
 /// bound of every query head of the last step's outputs would be at most `epsilon` of the output's norm, read from codes alone. Where `bytes` are too
 /// few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_change_level does that, or certkv_sequence_control
 /// under `config->bound_budget`. `levels` is filled layer by layer with the level of each block, if it has room (`n_levels`, at least layers x
-/// blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level.
+/// blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level. On a GPU
+/// behind a step that the sequence has been in with one token, before the next begins; it waits for the device.
 ///
 /// Threads: any, at any time; waits for other calls that move blocks.
 /// Stream: none.
 /// Capture: safe.
 /// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (`epsilon`; a cache where neither retention nor the bound's budget decides, nor
-/// SmartKV with a gate), SHAPE (`n_levels`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT, UNSUPPORTED (a cache
-/// on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed, and neither `levels` nor `plan`.
+/// SmartKV with a gate), SHAPE (`n_levels`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT, BUSY_STEP (on a GPU, while
+/// a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed, and neither `levels` nor `plan`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn certkv_sequence_plan_levels(
     cache: *mut certkv_cache,
@@ -136,8 +137,10 @@ pub unsafe extern "C" fn certkv_sequence_plan_levels(
             return Err(argument::invalid(format!("epsilon = {epsilon}: must be positive and finite")));
         }
         let limit = if bytes == u64::MAX { f64::INFINITY } else { bytes as f64 };
-        let found =
-            cache::with(cache, |held| Ok(held.engine.on_host("levels")?.plan_levels(id(sequence), epsilon, limit)?))?;
+        let of = id(sequence);
+        let found = cache::with(cache, |held| {
+            held.engine.on(|on| on.plan_levels(of, epsilon, limit), |on| on.plan_levels(of, epsilon, limit))
+        })?;
         let wanted = found.as_ref().map_or(0, |found| found.levels.iter().map(Vec::len).sum());
         if room != 0 && room < wanted {
             argument::count(n_levels, wanted as u128, "levels")?;

@@ -166,8 +166,8 @@ pub struct certkv_config {
     /// `spill_store` and `scales`; on a GPU nor beside `prefix_units`, `swap_tokens`, `chunk_tokens` and `erase`, and sequences are neither saved nor restored
     /// there. Borrowed during the call.
     pub levels: *const certkv_level,
-    /// SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU without a gate; it takes 4 bytes of
-    /// device memory a block and query head in each layer there. Borrowed during the call.
+    /// SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU it takes 4 bytes of
+    /// device memory a block and query head in each layer. Borrowed during the call.
     pub control: *const certkv_control,
     /// Fixed scales for sides with one scale per block (p8, e4m3g64), of this geometry; NULL for the scales of each block. What a block has
     /// beyond them saturates, is counted (`saturated` of certkv_snapshot), and is in its bound. The cache keeps what it needs: the handle may be
@@ -180,9 +180,10 @@ pub struct certkv_config {
     pub plan_apart: u32,
     /// Who hears what calls on this cache have to say; NULL for the function of certkv_log_set. Borrowed during the call; its function and `user` are not.
     pub log: *const certkv_log,
-    /// On the host, as `control`: retention decides.
+    /// As `control`: retention decides. On a GPU it takes room for 16 pages of records beside that, as `bound_budget` and a gate of `control` do, and keys of a calibration (`ctqN`,
+    /// `gtqN`) go beside none of other kinds.
     pub retention: *const certkv_retention,
-    /// On the host, as `control`: the bound's budget decides.
+    /// The same: the bound's budget decides.
     pub bound_budget: *const certkv_bound_budget,
     /// On the host, under CERTKV_POLICY_CERTIFIED, of steps with tolerances of their own, too: at most this share of a sequence's tokens is read one by one
     /// from the originals where that is the cheapest way to the tolerance, 0 to 0.25; 0 for none. It reads fewer bytes and takes more time to decide: for
@@ -362,8 +363,6 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     let only_on_the_host = [
         (config.memory.is_some(), "allocator: a cache on a GPU has its pages in memory that the driver knows"),
         (config.levels_by_head, "levels_by_head: blocks of a cache on a GPU have levels, and their heads have none"),
-        (!given.retention.is_null(), "retention: a GPU does not tell what levels lose"),
-        (!given.bound_budget.is_null(), "bound_budget: a GPU does not tell what levels lose"),
         (given.row_share != 0.0, "row_share: a cache on a GPU reads no rows one by one in this release"),
     ];
     if let Some((_, why)) = only_on_the_host.iter().find(|(given, _)| *given) {

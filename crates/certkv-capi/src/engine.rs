@@ -202,17 +202,6 @@ impl Engine {
         }
     }
 
-    /// The host's, for `what` a GPU does not have.
-    pub(crate) fn on_host(&self, what: &str) -> Result<&Cache, Failure> {
-        match self {
-            Self::Host(cache) => Ok(cache),
-            Self::Gpu(_) => {
-                let why = format!("{what}: a cache on a GPU has none in this release (config->device)");
-                Err(Failure::new(CERTKV_UNSUPPORTED, why))
-            }
-        }
-    }
-
     pub(crate) fn geometry(&self) -> &Geometry {
         match self {
             Self::Host(cache) => cache.geometry(),

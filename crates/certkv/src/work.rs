@@ -6,16 +6,14 @@ use crate::attend::promoted::{Resident, Wanted};
 use crate::attend::published::Published;
 use crate::attend::rows::Rows;
 use crate::attend::sets::Sets;
-use crate::levels::{Heard, encoders};
+use crate::levels::{Deciders, Heard, encoders};
 use crate::sequence::HeadMemory;
 use crate::step::Lists;
 use crate::{Cache, Error, Tolerance};
 use certkv_bound::Certificate;
 use certkv_codec::Encoder;
-use certkv_control::bound_budget::Planner;
 use certkv_control::explore::Explorer;
 use certkv_control::guess::Guesser;
-use certkv_control::retention;
 use certkv_control::smartkv::WidthAllocator;
 use certkv_control::{BitSet, GroupCover};
 use certkv_core::{OutOfMemory, RecordLayout, reserve_total};
@@ -46,8 +44,7 @@ pub(crate) struct Workspace {
     pub(crate) heads: Vec<HeadWork>,
     /// Between steps: levels of blocks.
     pub(crate) widths: WidthAllocator,
-    pub(crate) retention: retention::Controller,
-    pub(crate) planner: Planner,
+    pub(crate) deciders: Deciders,
     pub(crate) heard: Heard,
     /// Between steps: what the next one begins with.
     pub(crate) lists: Lists,
@@ -132,8 +129,7 @@ impl Workspace {
             uncoded: BitSet::default(),
             heads,
             widths: WidthAllocator::new(),
-            retention: retention::Controller::new(),
-            planner: Planner::new(),
+            deciders: Deciders::default(),
             heard: Heard::default(),
             lists: Lists::default(),
         }))

@@ -1,16 +1,22 @@
-//! Who decides on levels of a cache on a GPU: SmartKV, from the masses that the last step has left on the device.
+//! Who decides on levels of a cache on a GPU, from the words that the last step has left on the device.
 //!
-//! Decisions are made on the host, by the same code as for a cache there. The masses of a sequence are 4 bytes a block and query head in each layer; they come over the link when
-//! [`GpuCache::control`] is called, and not in every step.
+//! Decisions are made on the host, by the same code as for a cache there. The words of a sequence are 4 bytes a block and query head in each layer: its mass, how even its weights are, and what
+//! its keys' codes add to the bound. They come over the link when [`GpuCache::control`] is called and something is asked of them, and not in every step. What levels lose of a block is seen when
+//! it is coded at each of them (`level_probes.rs`).
 use super::cache::GpuCache;
 use super::config::GpuConfig;
 use super::policy::Rule;
+use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
-use crate::levels::{Decides, find_levels, ladder_bits};
-use crate::{Control, ControlEntry, Controlled, Error, SmartKv};
-use certkv_control::smartkv::{Ladder, Told, WidthAllocator};
+use crate::levels::terms::{self, HeadTerms, Reading};
+use crate::levels::{
+    Deciders, Decides, LayerControl, Site, find_levels, ladder_bits, ladder_levels, planned, retained,
+};
+use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, SmartKv};
+use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::{Certificate, MassWord};
+use core::ops::Range;
 
 /// A step of which a sequence had one token.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +37,7 @@ pub(super) struct Heard {
     words: Vec<u32>,
     certificates: Vec<u32>,
     widths: WidthAllocator,
+    deciders: Deciders,
     /// Bits of the levels, and bytes of their pages, the last first.
     bits: Vec<u8>,
     cost: Vec<f64>,
@@ -39,15 +46,17 @@ pub(super) struct Heard {
 impl GpuConfig {
     /// Checks who decides, beside what a cache on the CPU checks.
     pub(super) fn check_control(&self) -> Result<(), Error> {
-        let wrong = |field, why: &str| Err(Error::Config { field, why: why.to_owned() });
-        match &self.control {
-            None => Ok(()),
-            Some(Control::SmartKv(smart)) if smart.rule.gate.is_none() => Ok(()),
-            Some(Control::SmartKv(_)) => wrong("control", "a gate asks what levels lose, which a GPU does not tell"),
-            Some(Control::Retention(_)) => {
-                wrong("control.retention", "it asks what levels lose, which a GPU does not tell")
+        let field = match &self.control {
+            Some(Control::Retention(_)) => "control.retention",
+            Some(Control::Budget(_)) => "control.budget",
+            _ => "control",
+        };
+        match self.control.as_ref().is_some_and(Control::wants_terms) && self.common().mixes_metrics() {
+            false => Ok(()),
+            true => {
+                let why = "it asks what levels lose: of calibrated keys in the calibration's metric, of the others in their own, which a GPU does not tell";
+                Err(Error::Config { field, why: why.to_owned() })
             }
-            Some(Control::Budget(_)) => wrong("control.budget", "it asks what levels lose, which a GPU does not tell"),
         }
     }
 }
@@ -102,22 +111,51 @@ impl GpuCache {
     ) -> Result<Controlled, Error> {
         self.entry(id)?;
         let mut all = Controlled::default();
-        let Some(Control::SmartKv(smart)) = self.config.control else { return Ok(all) };
+        let Some(control) = self.config.control else { return Ok(all) };
         let mut heard = core::mem::take(&mut self.heard);
-        heard.bits = ladder_bits(&self.config.levels);
-        heard.cost = self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect();
-        let logs = log.is_some();
-        let done = (0..self.core.sizes.layers).try_for_each(|layer| {
-            let entry = self.control_layer(id, layer, &smart, &mut heard, logs, &mut all)?;
-            if let (Some(log), Some(entry)) = (&mut log, entry) {
-                log(entry);
+        let done = match &control {
+            Control::SmartKv(smart) => {
+                heard.bits = ladder_bits(&self.config.levels);
+                heard.cost = self.ladder_cost();
+                let logs = log.is_some();
+                (0..self.core.sizes.layers).try_for_each(|layer| {
+                    let entry = self.control_layer(id, layer, smart, &mut heard, logs, &mut all)?;
+                    if let (Some(log), Some(entry)) = (&mut log, entry) {
+                        log(entry);
+                    }
+                    Ok(())
+                })
             }
-            Ok(())
-        });
+            Control::Retention(retention) => {
+                retained::control(retention, &mut OnGpu { cache: self, id, heard: &mut heard }, log.take(), &mut all)
+            }
+            Control::Budget(budget) => {
+                planned::control(budget, &mut OnGpu { cache: self, id, heard: &mut heard }, log.take(), &mut all)
+            }
+        };
         self.heard = heard;
         // What was told is told once.
         self.entry_mut(id)?.seen = None;
         done.map(|()| all)
+    }
+
+    /// As [`Cache::plan_levels`](crate::Cache::plan_levels), by the last step that the sequence has been in with a single token. Waits for the device, as [`GpuCache::control`] does where something is
+    /// decided.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `control` if that is none that judges by terms; unknown sequence; [`Error::Control`] for bytes or a tolerance that are no numbers; the driver's.
+    pub fn plan_levels(&mut self, id: SequenceId, epsilon: f64, bytes: f64) -> Result<Option<LevelPlan>, Error> {
+        planned::check_plan(self.config.control.as_ref(), epsilon)?;
+        self.entry(id)?;
+        let mut heard = core::mem::take(&mut self.heard);
+        let planned = planned::plan(&mut OnGpu { cache: self, id, heard: &mut heard }, epsilon, bytes);
+        self.heard = heard;
+        planned
+    }
+
+    /// Bytes of pages by level, the last first.
+    fn ladder_cost(&self) -> Vec<f64> {
+        self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect()
     }
 
     fn control_layer(
@@ -132,13 +170,22 @@ impl GpuCache {
         let s = &self.core.sizes;
         let (group, count) = (s.group_of(layer), s.levels.len() as u8);
         find_levels(&self.entry(id)?.tables[group], count, &mut heard.levels);
+        let danger = match smart.rule.gate {
+            None => None,
+            Some(_) => {
+                let levels = core::mem::take(&mut heard.levels);
+                let found = self.terms_of(id, layer, heard, &levels, Reading::DANGER);
+                heard.levels = levels;
+                found?.map(|found| found.danger).filter(|danger| danger.len() == heard.levels.len())
+            }
+        };
         let whole = self.take_attention(id, layer, heard)?;
         let budget = smart.bytes_per_token * self.core.sizes.block as f64;
         let Heard { levels, attention, widths, bits, cost, .. } = heard;
         let Some(of) = self.entry_mut(id)?.control.get_mut(layer) else { return Ok(None) };
         let kept = of.kept;
         let Decides::Smart(controller) = &mut of.decides else { return Ok(None) };
-        let told = Told { kept, attention: whole.then_some(&attention[..]), levels, danger: None };
+        let told = Told { kept, attention: whole.then_some(&attention[..]), levels, danger: danger.as_deref() };
         let decision = controller.tell(widths, &Ladder { bits, cost }, &told, budget)?;
         let scores = decision.is_some().then(|| controller.scores().to_vec());
         of.told();
@@ -154,7 +201,7 @@ impl GpuCache {
             kept,
             attention: whole.then(|| attention.clone()),
             loss: None,
-            danger: None,
+            danger,
             terms: None,
             levels: levels.clone(),
             decision,
@@ -165,13 +212,36 @@ impl GpuCache {
     /// Shares of the attention of the last step, `[query head][block]`, and whether these are all: not if the sequence was not in it with a single token. Of a block that the
     /// step has filled, what no other has: it had no mass of its own.
     fn take_attention(&self, id: SequenceId, layer: usize, heard: &mut Heard) -> Result<bool, Error> {
+        heard.attention.clear();
+        let blocks = heard.levels.len();
+        let Some(known) = self.take_words(id, layer, blocks, heard)? else { return Ok(false) };
+        let (s, Heard { attention, words, certificates, .. }) = (&self.core.sizes, heard);
+        let of_head = s.stride * s.group;
+        let certificates = certificates.as_chunks::<{ Certificate::WORDS }>().0;
+        for (head, certificate) in certificates.iter().enumerate() {
+            let of = Shares::of(f64::from(Certificate::from_words(certificate).lse) / core::f64::consts::LN_2);
+            let own = &words[head / s.group * of_head..];
+            let start = attention.len();
+            let seen = own.chunks_exact(s.group).take(known);
+            attention.extend(seen.map(|block| of.share(MassWord(block[head % s.group]))));
+            let rest = 1.0 - attention[start..].iter().sum::<f64>();
+            attention.resize(start + blocks, rest.max(0.0));
+        }
+        Ok(attention.iter().all(|share| share.is_finite()))
+    }
+
+    /// Reads what the last step has left of `blocks` blocks of a layer, and its certificates. Of how many blocks there are words: all but one that the step has filled. `None` if the
+    /// sequence was not in it with a single token, or has no block.
+    fn take_words(
+        &self,
+        id: SequenceId,
+        layer: usize,
+        blocks: usize,
+        heard: &mut Heard,
+    ) -> Result<Option<usize>, Error> {
         let (s, entry) = (&self.core.sizes, self.entry(id)?);
-        let Heard { levels, attention, words, certificates, .. } = heard;
-        attention.clear();
-        let Some(seen) = entry.seen.filter(|seen| seen.step == self.begun && !levels.is_empty()) else {
-            return Ok(false);
-        };
-        let (blocks, known) = (levels.len(), seen.before / s.block);
+        let Some(seen) = entry.seen.filter(|seen| seen.step == self.begun && blocks > 0) else { return Ok(None) };
+        let Heard { words, certificates, .. } = heard;
         let of_head = s.stride * s.group;
         words.clear();
         words.resize((s.kv_heads - 1) * of_head + blocks * s.group, 0);
@@ -181,59 +251,95 @@ impl GpuCache {
         certificates.resize(s.q_heads() * Certificate::WORDS, 0);
         let at = self.core.certificate_at(layer, seen.place);
         self.core.certificates.read(self.core.queue.stream(), at, certificates)?;
-        let certificates = certificates.as_chunks::<{ Certificate::WORDS }>().0;
-        for (head, certificate) in certificates.iter().enumerate() {
-            let of = Shares::of(f64::from(Certificate::from_words(certificate).lse) / core::f64::consts::LN_2);
-            let own = &words[head / s.group * of_head..];
-            let start = attention.len();
-            let seen = own.chunks_exact(s.group).take(known.min(blocks));
-            attention.extend(seen.map(|block| of.share(MassWord(block[head % s.group]))));
-            let rest = 1.0 - attention[start..].iter().sum::<f64>();
-            attention.resize(start + blocks, rest.max(0.0));
+        Ok(Some(blocks.min(seen.before / s.block)))
+    }
+
+    /// What the last step said of a layer's blocks, which have `levels`, in the terms of its certificates.
+    fn terms_of(
+        &mut self,
+        id: SequenceId,
+        layer: usize,
+        heard: &mut Heard,
+        levels: &[u8],
+        reading: Reading,
+    ) -> Result<Option<HeadTerms>, Error> {
+        let blocks = levels.len();
+        let Some(known) = self.take_words(id, layer, blocks, heard)? else { return Ok(None) };
+        self.probe(id, layer, blocks)?;
+        let s = &self.core.sizes;
+        let (of_head, group) = (s.stride * s.group, s.group);
+        let certificates = heard.certificates.as_chunks::<{ Certificate::WORDS }>().0;
+        let heads = certificates.iter().enumerate().map(|(head, certificate)| {
+            let words = heard.words[head / group * of_head..].chunks_exact(group).take(known);
+            let words = words.map(|block| MassWord(block[head % group]));
+            Said::new(&Certificate::from_words(certificate), words, blocks)
+        });
+        let heads: Vec<Said> = heads.collect();
+        if !heads.iter().all(Said::is_whole) {
+            return Ok(None);
         }
-        Ok(attention.iter().all(|share| share.is_finite()))
+        let Some(control) = self.entry(id)?.control.get(layer) else { return Ok(None) };
+        let coded = terms::coded_values(s.levels.iter().rev().map(|level| &level.layout));
+        let seen = heads.iter().enumerate().map(|(head, said)| (head / group, said.seen()));
+        Ok(Some(terms::of_heads(seen, heads.len(), &control.probes, levels, reading, &coded)))
     }
 }
 
-/// Masses as parts of a sum: powers of two by their fractions, which are 32 to an octave in a word, as a call looks at every block and query head.
-struct Shares {
-    fractions: [f64; 32],
-    /// Whole octaves of the sum.
-    octaves: i32,
+/// A sequence of a cache on a GPU.
+struct OnGpu<'a> {
+    cache: &'a mut GpuCache,
+    id: SequenceId,
+    heard: &'a mut Heard,
 }
 
-impl Shares {
-    /// Of a sum of `2^total`.
-    fn of(total: f64) -> Self {
-        let octaves = total.floor();
-        let fraction = |i: usize| (i as f64 / 32.0 - (total - octaves)).exp2();
-        Self { fractions: core::array::from_fn(fraction), octaves: octaves as i32 }
+impl Site for OnGpu<'_> {
+    fn groups(&self) -> usize {
+        self.cache.core.sizes.layers
     }
 
-    fn share(&self, word: MassWord) -> f64 {
-        let Some([octave, fraction]) = word.octaves() else { return 0.0 };
-        let exponent = octave.saturating_sub(self.octaves).clamp(-1022, 1023);
-        self.fractions[fraction as usize] * f64::from_bits(((exponent + 1023) as u64) << 52)
+    fn place(&self, group: usize) -> (usize, Range<usize>) {
+        (group, 0..self.cache.core.sizes.kv_heads)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {
+        let s = &self.cache.core.sizes;
+        Ok(ladder_levels(&self.cache.entry(self.id)?.tables[s.group_of(group)], s.levels.len() as u8))
+    }
 
-    #[test]
-    fn shares_are_powers_of_two() {
-        for total in [-3.7, 0.0, 5.25, 90.123, -200.9] {
-            let of = Shares::of(total);
-            for log2 in (0..2000).map(|i| total - 30.0 + f64::from(i) / 50.0) {
-                let word = MassWord((((log2 + 512.0) * 32.0) as u32) << 17 | 77);
-                let want = (f64::from(word.log2_mass().unwrap()) - total).exp2();
-                assert!((of.share(word) / want - 1.0).abs() < 1e-12, "{total} {log2}");
-            }
-            assert_eq!(of.share(MassWord(0)), 0.0);
+    fn cost(&self) -> Vec<f64> {
+        self.cache.ladder_cost()
+    }
+
+    fn shape(&self) -> (usize, usize) {
+        (1, self.cache.core.sizes.block)
+    }
+
+    fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error> {
+        self.cache.terms_of(self.id, group, self.heard, levels, reading)
+    }
+
+    fn forget(&mut self) {
+        if let Ok(entry) = self.cache.entry_mut(self.id) {
+            entry.seen = None;
         }
-        for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            assert!(Shares::of(none).share(MassWord(1 << 20)).is_nan(), "no sum, no share");
-        }
+    }
+
+    fn deciders(&mut self) -> Result<(&mut [LayerControl], &mut Deciders), Error> {
+        Ok((&mut self.cache.entry_mut(self.id)?.control, &mut self.heard.deciders))
+    }
+
+    fn make(
+        &mut self,
+        group: usize,
+        levels: &[u8],
+        decision: &Decision,
+        scores: &[f64],
+        all: &mut Controlled,
+    ) -> Result<(), Error> {
+        let count = self.cache.core.sizes.levels.len() as u8;
+        all.carry_out(levels, decision, scores, count, &mut |list, done| {
+            self.cache.change_levels(self.id, group, list, done);
+            Ok(())
+        })
     }
 }

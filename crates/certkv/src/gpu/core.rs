@@ -94,6 +94,8 @@ pub(super) struct Core {
     pub(super) dense_list: Option<DeviceBuffer>,
     /// Zeroes; `None` where nothing is erased.
     zeroes: Option<DeviceBuffer>,
+    /// Where blocks are coded to see what levels lose, where somebody asks.
+    pub(super) probed: Option<DeviceBuffer>,
     /// `[layer][page]`: originals; then frames, where they may lie in a store.
     pub(super) originals: Area,
     pub(super) staging: Area,
@@ -170,6 +172,7 @@ impl Core {
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
             drafts: if sizes.drafts.tokens > 0 { Some(buffer(Some(sizes.drafts.bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
+            probed: if sizes.probe_bytes > 0 { Some(buffer(Some(sizes.probe_bytes))?) } else { None },
             zeroes: if sizes.zero_bytes > 0 { Some(buffer(Some(sizes.zero_bytes))?) } else { None },
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,

@@ -122,6 +122,8 @@ pub(super) struct Sizes {
     pub(super) all_masses: bool,
     /// Whether there is somebody who does, and bytes of what they keep.
     pub(super) controlled: bool,
+    /// Where blocks are coded to see what levels lose; 0 where nobody asks.
+    pub(super) probe_bytes: usize,
     control_bytes: usize,
     pub(super) partial_bytes: usize,
     /// Multiprocessors.
@@ -307,6 +309,7 @@ impl Sizes {
                 true => 0,
                 false => launch::kept_bytes(variant, rows * g.kv_heads).next_multiple_of(ALIGN),
             },
+            probe_bytes: super::level_probes::bytes(config, &levels),
             levels,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
@@ -522,6 +525,7 @@ impl Sizes {
         let work = work.and_then(|work| work.checked_add(self.zero_bytes));
         let work =
             work.and_then(|work| work.checked_add(self.drafts.bytes() + self.level_buffers().iter().sum::<usize>()));
+        let work = work.and_then(|work| work.checked_add(self.probe_bytes));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));

@@ -1,7 +1,8 @@
 //! Who decides levels while decoding goes on, from what the last step said of each block.
 use super::probes::Probes;
+use super::site::OnHost;
 use super::smart::SmartKv;
-use super::{BoundBudget, LevelSizes, Retention};
+use super::{BoundBudget, LevelSizes, Retention, planned, retained};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
@@ -109,7 +110,7 @@ pub(crate) struct LayerControl {
     /// Blocks that were not cut off since the controller was told last.
     pub(crate) kept: usize,
     /// What each level would lose of each block.
-    pub(super) probes: Probes,
+    pub(crate) probes: Probes,
     heads: usize,
     /// SmartKV has a gate.
     gated: bool,
@@ -269,9 +270,13 @@ impl Cache {
                     })
                 }
                 Control::Retention(retention) => {
-                    self.control_retained(retention, state, &mut work, log.take(), &mut all)
+                    let mut site = OnHost { cache: self, state, work: &mut work };
+                    retained::control(retention, &mut site, log.take(), &mut all)
                 }
-                Control::Budget(budget) => self.control_planned(budget, state, &mut work, log.take(), &mut all),
+                Control::Budget(budget) => {
+                    let mut site = OnHost { cache: self, state, work: &mut work };
+                    planned::control(budget, &mut site, log.take(), &mut all)
+                }
             };
             self.return_workspace(work);
             done.map(|()| all)

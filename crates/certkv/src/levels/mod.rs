@@ -7,11 +7,12 @@
 //! ([`order`]): new blocks come behind all others, and a certificate is over the masses of all of them.
 mod change;
 mod control;
-mod planned;
+pub(crate) mod planned;
 mod probes;
-mod retained;
+pub(crate) mod retained;
+mod site;
 mod smart;
-mod terms;
+pub(crate) mod terms;
 
 use crate::group::{Group, SEAL_BYTES};
 use crate::{Cache, Config, Error};
@@ -25,7 +26,9 @@ use core::ops::Range;
 pub use control::{Control, ControlEntry, Controlled, Planned};
 pub(crate) use control::{Decides, LayerControl};
 pub use planned::{BoundBudget, LevelPlan};
+pub(crate) use probes::Probes;
 pub use retained::Retention;
+pub(crate) use site::{Deciders, Site};
 pub use smart::SmartKv;
 pub(crate) use smart::{Heard, ladder_bits};
 pub use terms::Measure;

@@ -1,6 +1,7 @@
 //! The certificate-driven budget: levels of all layers so that the bounds of the last step's outputs would be least.
+use super::Control;
 use super::control::{ControlEntry, Controlled, Decides, LayerControl, Planned, check_bytes};
-use super::ladder_levels;
+use super::site::{OnHost, Site};
 use super::terms::{self, Reading};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
@@ -65,31 +66,16 @@ impl Cache {
     /// [`Error::Config`] naming `control` if that is none that judges by terms; unknown or busy sequence; [`Error::SwappedOut`];
     /// [`Error::Control`] for bytes or a tolerance that are no numbers.
     pub fn plan_levels(&self, id: SequenceId, epsilon: f64, bytes: f64) -> Result<Option<LevelPlan>, Error> {
-        if !self.config.control.is_some_and(|control| control.wants_terms()) {
-            let why = "levels are planned from terms, which only retention and the bound's budget keep".to_owned();
-            return Err(Error::Config { field: "control", why });
-        }
-        BoundRule { epsilon, ..BoundRule::default() }.validated()?;
+        check_plan(self.config.control.as_ref(), epsilon)?;
         let _turn = self.turn.lock();
         self.with(id, |state| {
             if state.is_out() {
                 return Err(Error::SwappedOut);
             }
             let mut work = self.workspace()?;
-            let planned = (0..self.groups.len())
-                .map(|index| {
-                    let levels = ladder_levels(&state.tables[index], self.groups[index].level_count());
-                    let found = self.seen(index, state, &mut work, &levels, Reading::CERTIFICATE);
-                    found.map(|found| found.map(terms::HeadTerms::into_terms))
-                })
-                .collect::<Result<Option<Vec<Terms>>, Error>>()
-                .and_then(|terms| {
-                    let Some(terms) = terms else { return Ok(None) };
-                    let terms: Vec<&Terms> = terms.iter().collect();
-                    Ok(Some(work.planner.plan(&terms, &self.ladder_cost(), epsilon, bytes)?))
-                });
+            let planned = plan(&mut OnHost { cache: self, state, work: &mut work }, epsilon, bytes);
             self.return_workspace(work);
-            Ok(planned?.map(|plan| self.told_plan(plan)))
+            planned
         })
     }
 
@@ -98,75 +84,6 @@ impl Cache {
         let of =
             |group: &crate::group::Group| (0..group.level_count()).rev().map(|l| group.bytes_at(l) as f64).collect();
         self.groups.first().map_or_else(Vec::new, of)
-    }
-
-    /// Of what a layer has a token, what a block of one with levels of its own has.
-    pub(super) fn of_block(&self, bytes_per_token: f64) -> f64 {
-        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens());
-        bytes_per_token * tokens as f64 / self.config.leveled_heads() as f64
-    }
-
-    fn told_plan(&self, plan: BoundPlan) -> LevelPlan {
-        let top = self.config.levels.len().saturating_sub(1);
-        let down = |levels: Vec<u8>| levels.into_iter().map(|level| top.saturating_sub(level.into())).collect();
-        let BoundPlan { levels, bytes, bound, lacking, .. } = plan;
-        LevelPlan { levels: levels.into_iter().map(down).collect(), bytes, bound, lacking }
-    }
-
-    pub(super) fn control_planned(
-        &self,
-        control: &BoundBudget,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        mut log: Option<&mut dyn FnMut(ControlEntry)>,
-        all: &mut Controlled,
-    ) -> Result<(), Error> {
-        let mut heard = Vec::with_capacity(self.groups.len());
-        for (index, group) in self.groups.iter().enumerate() {
-            let kept = state.control.get(index).map_or(usize::MAX, |control| control.kept);
-            let levels = ladder_levels(&state.tables[index], group.level_count());
-            heard.push(Heard { kept, levels, terms: None });
-        }
-        let cost = self.ladder_cost();
-        let (rule, budget) = (&control.rule, self.of_block(control.bytes_per_token));
-        if Planner::is_due(rule, &clocks(state), &told(&heard), &cost, budget) {
-            for (index, heard) in heard.iter_mut().enumerate() {
-                let found = self.seen(index, state, work, &heard.levels, Reading::CERTIFICATE)?;
-                heard.terms = found.map(|found| found.into_terms());
-            }
-        }
-        self.groups.iter().for_each(|group| terms::forget(group, state));
-        let plan = work.planner.tell(rule, &mut clocks(state), &told(&heard), &cost, budget)?;
-        state.control.iter_mut().for_each(LayerControl::told);
-        for (index, Heard { kept, levels, terms }) in heard.into_iter().enumerate() {
-            let decision = plan.as_ref().map(|(trigger, plan)| {
-                let wanted = &plan.levels[index];
-                let bytes = wanted.iter().map(|level| cost[usize::from(*level)]).sum();
-                let fits = !matches!(plan.lacking, Lacking::Floor(_));
-                Decision { trigger: *trigger, levels: fits.then(|| wanted.clone()), bytes, forced: false }
-            });
-            if let Some(decision) = &decision {
-                let scores = terms.as_ref().map_or_else(Vec::new, |terms| lowest(terms, levels.len()));
-                self.make(index, state, work, &levels, decision, &scores, all)?;
-            }
-            if let Some(log) = &mut log {
-                let planned = plan.as_ref().map(|(_, plan)| Planned { bound: plan.bound, lacking: plan.lacking });
-                let group = &self.groups[index];
-                log(ControlEntry {
-                    layer: group.first,
-                    kv_heads: group.heads(),
-                    kept,
-                    attention: None,
-                    loss: None,
-                    danger: None,
-                    terms,
-                    levels,
-                    decision,
-                    planned,
-                });
-            }
-        }
-        Ok(())
     }
 
     /// What the last step said of a layer's blocks, which have `levels`, if somebody looks for the first time.
@@ -186,8 +103,87 @@ impl Cache {
     }
 }
 
-fn clocks(state: &mut SequenceState) -> Vec<&mut Clock> {
-    let all = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
+/// Whether somebody keeps what a plan is made from, and for that tolerance.
+pub(crate) fn check_plan(control: Option<&Control>, epsilon: f64) -> Result<(), Error> {
+    if !control.is_some_and(Control::wants_terms) {
+        let why = "levels are planned from terms, which only retention and the bound's budget keep".to_owned();
+        return Err(Error::Config { field: "control", why });
+    }
+    BoundRule { epsilon, ..BoundRule::default() }.validated()?;
+    Ok(())
+}
+
+/// As [`Cache::plan_levels`].
+pub(crate) fn plan(site: &mut dyn Site, epsilon: f64, bytes: f64) -> Result<Option<LevelPlan>, Error> {
+    let mut terms = Vec::with_capacity(site.groups());
+    for group in 0..site.groups() {
+        let levels = site.levels(group)?;
+        let Some(found) = site.seen(group, &levels, Reading::CERTIFICATE)? else { return Ok(None) };
+        terms.push(found.into_terms());
+    }
+    let (terms, cost): (Vec<&Terms>, _) = (terms.iter().collect(), site.cost());
+    let plan = site.deciders()?.1.planner.plan(&terms, &cost, epsilon, bytes)?;
+    let top = cost.len().saturating_sub(1);
+    let down = |levels: Vec<u8>| levels.into_iter().map(|level| top.saturating_sub(level.into())).collect();
+    let BoundPlan { levels, bytes, bound, lacking, .. } = plan;
+    Ok(Some(LevelPlan { levels: levels.into_iter().map(down).collect(), bytes, bound, lacking }))
+}
+
+/// Lets the bound's budget look at a sequence, and change levels where it decides to.
+pub(crate) fn control(
+    control: &BoundBudget,
+    site: &mut dyn Site,
+    mut log: Option<&mut dyn FnMut(ControlEntry)>,
+    all: &mut Controlled,
+) -> Result<(), Error> {
+    let mut heard = Vec::with_capacity(site.groups());
+    for group in 0..site.groups() {
+        heard.push(Heard { kept: site.kept(group)?, levels: site.levels(group)?, terms: None });
+    }
+    let (rule, cost, budget) = (&control.rule, site.cost(), site.of_block(control.bytes_per_token));
+    if Planner::is_due(rule, &clocks(site.deciders()?.0), &told(&heard), &cost, budget) {
+        for (group, heard) in heard.iter_mut().enumerate() {
+            let found = site.seen(group, &heard.levels, Reading::CERTIFICATE)?;
+            heard.terms = found.map(|found| found.into_terms());
+        }
+    }
+    site.forget();
+    let (layer_controls, deciders) = site.deciders()?;
+    let plan = deciders.planner.tell(rule, &mut clocks(layer_controls), &told(&heard), &cost, budget)?;
+    layer_controls.iter_mut().for_each(LayerControl::told);
+    for (group, Heard { kept, levels, terms }) in heard.into_iter().enumerate() {
+        let decision = plan.as_ref().map(|(trigger, plan)| {
+            let wanted = &plan.levels[group];
+            let bytes = wanted.iter().map(|level| cost[usize::from(*level)]).sum();
+            let fits = !matches!(plan.lacking, Lacking::Floor(_));
+            Decision { trigger: *trigger, levels: fits.then(|| wanted.clone()), bytes, forced: false }
+        });
+        if let Some(decision) = &decision {
+            let scores = terms.as_ref().map_or_else(Vec::new, |terms| lowest(terms, levels.len()));
+            site.make(group, &levels, decision, &scores, all)?;
+        }
+        if let Some(log) = &mut log {
+            let planned = plan.as_ref().map(|(_, plan)| Planned { bound: plan.bound, lacking: plan.lacking });
+            let (layer, kv_heads) = site.place(group);
+            log(ControlEntry {
+                layer,
+                kv_heads,
+                kept,
+                attention: None,
+                loss: None,
+                danger: None,
+                terms,
+                levels,
+                decision,
+                planned,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn clocks(controls: &mut [LayerControl]) -> Vec<&mut Clock> {
+    let all = controls.iter_mut().filter_map(|layer| match &mut layer.decides {
         Decides::Planned(clock) => Some(clock),
         _ => None,
     });

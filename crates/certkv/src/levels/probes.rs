@@ -7,6 +7,7 @@ use crate::group::Group;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use certkv_codec::decode::read_summary;
+use certkv_core::ErrorSummary;
 use certkv_page::BlockEntry;
 
 /// Numbers of a level: `eps`, `eta`, `sop` (3.1), (3.4), (3.5). Not a number where the level cannot hold the block.
@@ -65,6 +66,26 @@ impl Probes {
         self.numbers.truncate(blocks * self.kv_heads * self.stride());
     }
 
+    /// Room for the numbers of so many blocks more: until they are [`Probes::put`] there no level can hold them.
+    pub(crate) fn grow(&mut self, blocks: usize) {
+        let more = blocks * self.kv_heads * self.stride();
+        self.numbers.resize(self.numbers.len() + more, f32::NAN);
+    }
+
+    /// What the codes of a block at level `up` of the ladder say of one KV head.
+    pub(crate) fn put(&mut self, block: usize, head: usize, up: usize, summary: &ErrorSummary) {
+        let start = (block * self.kv_heads + head) * self.stride();
+        let Some(numbers) = self.numbers.get_mut(start..start + 1 + self.levels * OF_LEVEL) else { return };
+        numbers[0] = summary.radius;
+        let errors = [summary.eps, summary.eta, summary.sop];
+        numbers[1 + up * OF_LEVEL..1 + (up + 1) * OF_LEVEL].copy_from_slice(&errors);
+    }
+
+    /// Takes what is known of the blocks behind.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.numbers.extend(later.numbers);
+    }
+
     pub(crate) fn get(&self, block: usize, kv_head: usize) -> Probe<'_> {
         let start = (block * self.kv_heads + kv_head) * self.stride();
         Probe(self.numbers.get(start..start + self.stride()).unwrap_or(&[]))
@@ -103,35 +124,41 @@ impl Cache {
             work.block.clear();
             work.block.extend_from_slice(originals.words());
             drop(originals);
-            let (heads, stride) = (probes.kv_heads, probes.stride());
-            let start = probes.numbers.len();
-            probes.numbers.resize(start + heads * stride, f32::NAN);
-            let of_block = &mut probes.numbers[start..];
-            for level in (0..group.level_count()).filter(|_| !uncoded[group.strand(layer)].contains(block)) {
-                let Workspace { block: rows, encoders, .. } = &mut *work;
-                let encoders = &mut encoders[encoder_of(group, index, level)];
-                let page = &mut page[..group.bytes_at(level)];
-                match packed.filter(|_| level == has) {
-                    // It has these codes.
-                    Some(id) => {
-                        let own =
-                            group.packed_at(level).read_tagged(group.slot(id, layer), &self.main, Group::tag(id))?;
-                        page.copy_from_slice(&own.bytes()[..page.len()]);
-                    }
-                    None => {
-                        let centre = &centres[group.strand(layer)];
-                        if !encode(self, group, (layer, level), centre, rows, encoders, page)?.whole {
-                            continue;
+            probes.grow(1);
+            let coded = (0..group.level_count())
+                .filter(|_| !uncoded[group.strand(layer)].contains(block))
+                .try_for_each(|level| {
+                    let Workspace { block: rows, encoders, .. } = &mut *work;
+                    let encoders = &mut encoders[encoder_of(group, index, level)];
+                    let page = &mut page[..group.bytes_at(level)];
+                    match packed.filter(|_| level == has) {
+                        // It has these codes.
+                        Some(id) => {
+                            let own = group.packed_at(level).read_tagged(
+                                group.slot(id, layer),
+                                &self.main,
+                                Group::tag(id),
+                            )?;
+                            page.copy_from_slice(&own.bytes()[..page.len()]);
+                        }
+                        None => {
+                            let centre = &centres[group.strand(layer)];
+                            if !encode(self, group, (layer, level), centre, rows, encoders, page)?.whole {
+                                return Ok(());
+                            }
                         }
                     }
-                }
-                let up = usize::from(group.level_count() - 1 - level);
-                for (head, numbers) in of_block.chunks_exact_mut(stride).enumerate() {
-                    let summary = read_summary(group.layout_at(level), &page[group.record_at(level, head)]);
-                    numbers[0] = summary.radius;
-                    let errors = [summary.eps, summary.eta, summary.sop];
-                    numbers[1 + up * OF_LEVEL..1 + (up + 1) * OF_LEVEL].copy_from_slice(&errors);
-                }
+                    let up = usize::from(group.level_count() - 1 - level);
+                    for head in 0..probes.kv_heads {
+                        let summary = read_summary(group.layout_at(level), &page[group.record_at(level, head)]);
+                        probes.put(block, head, up, &summary);
+                    }
+                    Ok(())
+                });
+            if let Err(error) = coded {
+                // It is looked at again.
+                probes.truncate(block);
+                return Err(error);
             }
         }
         Ok(())

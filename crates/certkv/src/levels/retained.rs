@@ -1,10 +1,7 @@
 //! Retention over levels: what it is told of all layers, and what becomes of its decisions.
 use super::control::{ControlEntry, Controlled, Decides, LayerControl, check_bytes};
-use super::ladder_levels;
-use super::terms::{self, Measure, Reading};
-use crate::cache::Cache;
-use crate::sequence::SequenceState;
-use crate::work::Workspace;
+use super::site::Site;
+use super::terms::{Measure, Reading};
 use crate::{Config, Error};
 use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told};
 
@@ -63,88 +60,73 @@ struct Heard {
     danger: Option<Vec<f64>>,
 }
 
-impl Cache {
-    pub(super) fn control_retained(
-        &self,
-        control: &Retention,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        mut log: Option<&mut dyn FnMut(ControlEntry)>,
-        all: &mut Controlled,
-    ) -> Result<(), Error> {
-        let heard = (0..self.groups.len()).map(|index| self.meet(index, state));
-        let mut heard: Vec<_> = heard.collect();
-        let (rule, cost) = (&control.rule, self.ladder_cost());
-        let budgets = Budgets {
-            block: self.of_block(control.bytes_per_token),
-            layer: self.of_block(control.layer_bytes_per_token),
-            head: self.of_block(control.head_bytes_per_token),
-            heads: self.config.leveled_heads(),
-        };
-        let wanted = Controller::wants(rule, &layers(state), &told(&heard), &cost, budgets);
-        for (index, heard) in heard.iter_mut().enumerate().filter(|(index, _)| wanted[*index]) {
-            self.hear(index, control, state, work, heard)?;
-        }
-        self.groups.iter().for_each(|group| terms::forget(group, state));
-        let decisions = work.retention.tell(rule, &mut layers(state), &told(&heard), &cost, budgets)?;
-        state.control.iter_mut().for_each(LayerControl::told);
-        for (index, (heard, decision)) in heard.into_iter().zip(decisions).enumerate() {
-            let Heard { kept, levels, loss, danger } = heard;
-            if let Some(decision) = &decision {
-                // Those that lose most at the lowest level come up first.
-                let lowest = |loss: &Vec<f64>| loss.chunks_exact(loss.len() / levels.len()).map(|of| of[0]).collect();
-                let scores = loss.as_ref().map_or_else(|| vec![0.0; levels.len()], lowest);
-                self.make(index, state, work, &levels, decision, &scores, all)?;
-            }
-            if let Some(log) = &mut log {
-                let group = &self.groups[index];
-                log(ControlEntry {
-                    layer: group.first,
-                    kv_heads: group.heads(),
-                    kept,
-                    attention: None,
-                    loss,
-                    danger,
-                    terms: None,
-                    levels,
-                    decision,
-                    planned: None,
-                });
-            }
-        }
-        Ok(())
+/// Lets retention look at a sequence, and change levels where it decides to.
+pub(crate) fn control(
+    control: &Retention,
+    site: &mut dyn Site,
+    mut log: Option<&mut dyn FnMut(ControlEntry)>,
+    all: &mut Controlled,
+) -> Result<(), Error> {
+    let mut heard = Vec::with_capacity(site.groups());
+    for group in 0..site.groups() {
+        heard.push(Heard { kept: site.kept(group)?, levels: site.levels(group)?, loss: None, danger: None });
     }
-
-    /// A layer's blocks, of which nothing was heard.
-    fn meet(&self, index: usize, state: &SequenceState) -> Heard {
-        let group = &self.groups[index];
-        let kept = state.control.get(index).map_or(usize::MAX, |control| control.kept);
-        let levels = ladder_levels(&state.tables[index], group.level_count());
-        Heard { kept, levels, loss: None, danger: None }
+    let (rule, cost) = (&control.rule, site.cost());
+    let budgets = Budgets {
+        block: site.of_block(control.bytes_per_token),
+        layer: site.of_block(control.layer_bytes_per_token),
+        head: site.of_block(control.head_bytes_per_token),
+        heads: site.shape().0,
+    };
+    let wanted = Controller::wants(rule, &layers(site.deciders()?.0), &told(&heard), &cost, budgets);
+    for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+        hear(site, group, control, cost.len(), heard)?;
     }
-
-    /// What the last step said of them.
-    fn hear(
-        &self,
-        index: usize,
-        control: &Retention,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        heard: &mut Heard,
-    ) -> Result<(), Error> {
-        let gated = control.rule.gate.is_some();
-        let reading = Reading { measure: control.measure, cancels: true, gated };
-        if let Some(terms) = self.seen(index, state, work, &heard.levels, reading)? {
-            let blocks = heard.levels.len();
-            heard.loss = Some(terms.sum(blocks * usize::from(self.groups[index].level_count())));
-            heard.danger = Some(terms.danger).filter(|danger| gated && danger.len() == blocks);
+    site.forget();
+    let (layer_controls, deciders) = site.deciders()?;
+    let decisions = deciders.retention.tell(rule, &mut layers(layer_controls), &told(&heard), &cost, budgets)?;
+    layer_controls.iter_mut().for_each(LayerControl::told);
+    for (group, (heard, decision)) in heard.into_iter().zip(decisions).enumerate() {
+        let Heard { kept, levels, loss, danger } = heard;
+        if let Some(decision) = &decision {
+            // Those that lose most at the lowest level come up first.
+            let lowest = |loss: &Vec<f64>| loss.chunks_exact(loss.len() / levels.len()).map(|of| of[0]).collect();
+            let scores = loss.as_ref().map_or_else(|| vec![0.0; levels.len()], lowest);
+            site.make(group, &levels, decision, &scores, all)?;
         }
-        Ok(())
+        if let Some(log) = &mut log {
+            let (layer, kv_heads) = site.place(group);
+            log(ControlEntry {
+                layer,
+                kv_heads,
+                kept,
+                attention: None,
+                loss,
+                danger,
+                terms: None,
+                levels,
+                decision,
+                planned: None,
+            });
+        }
     }
+    Ok(())
 }
 
-fn layers(state: &mut SequenceState) -> Vec<&mut Layer> {
-    let all = state.control.iter_mut().filter_map(|layer| match &mut layer.decides {
+/// What the last step said of a group's blocks.
+fn hear(site: &mut dyn Site, group: usize, control: &Retention, count: usize, heard: &mut Heard) -> Result<(), Error> {
+    let gated = control.rule.gate.is_some();
+    let reading = Reading { measure: control.measure, cancels: true, gated };
+    if let Some(terms) = site.seen(group, &heard.levels, reading)? {
+        let blocks = heard.levels.len();
+        heard.loss = Some(terms.sum(blocks * count));
+        heard.danger = Some(terms.danger).filter(|danger| gated && danger.len() == blocks);
+    }
+    Ok(())
+}
+
+fn layers(controls: &mut [LayerControl]) -> Vec<&mut Layer> {
+    let all = controls.iter_mut().filter_map(|layer| match &mut layer.decides {
         Decides::Retained(layer) => Some(layer),
         _ => None,
     });

@@ -1,6 +1,6 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
-use super::terms::{Measure, Reading};
+use super::terms::Reading;
 use super::{Level, find_levels};
 use crate::cache::Cache;
 use crate::group::Group;
@@ -63,8 +63,7 @@ impl Cache {
         let Heard { mut levels, mut attention } = core::mem::take(&mut work.heard);
         find_levels(&state.tables[index], count, &mut levels);
         let danger = if gated {
-            let reading = Reading { measure: Measure::Linear, cancels: true, gated };
-            let found = self.seen(index, state, work, &levels, reading)?;
+            let found = self.seen(index, state, work, &levels, Reading::DANGER)?;
             found.map(|found| found.danger).filter(|danger| danger.len() == levels.len())
         } else {
             None

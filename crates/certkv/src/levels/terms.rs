@@ -6,6 +6,7 @@ use crate::sequence::{HeadMemory, SequenceState};
 use certkv_bound::terms::{key_terms, value_term};
 use certkv_control::bound_budget::Terms;
 use certkv_control::danger::danger;
+use certkv_core::RecordLayout;
 
 /// What a level counts for that cannot hold a block, and any other level of a block without codes: finite, so that sums are.
 const NEVER: f64 = 1e30;
@@ -26,7 +27,7 @@ pub enum Measure {
 
 /// How the terms of a step are read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     pub(super) measure: Measure,
     /// Outputs count as no shorter than a share of what they are made of.
     pub(super) cancels: bool,
@@ -37,11 +38,13 @@ pub(super) struct Reading {
 impl Reading {
     /// As the certificates say it.
     pub(super) const CERTIFICATE: Self = Self { measure: Measure::Bound, cancels: false, gated: false };
+    /// For a gate that asks for the danger alone.
+    pub(crate) const DANGER: Self = Self { measure: Measure::Linear, cancels: true, gated: true };
 }
 
 /// Terms of the query heads of one layer, `[query head][block][level of the ladder]`, as shares of the norm of the head's output.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeadTerms {
+pub(crate) struct HeadTerms {
     /// `g_b D_b` and the value term.
     pub(super) loss: Vec<f64>,
     /// `h_b`.
@@ -49,7 +52,7 @@ pub(super) struct HeadTerms {
     /// What no bound of the head exceeds (5.14), `[query head]`.
     pub(super) cap: Vec<f64>,
     /// Danger of each block (9.23), the largest of the heads.
-    pub(super) danger: Vec<f64>,
+    pub(crate) danger: Vec<f64>,
 }
 
 impl HeadTerms {
@@ -69,16 +72,16 @@ impl HeadTerms {
 }
 
 /// What one query head's step said, by block.
-struct Seen<'a> {
-    mass: &'a [f32],
-    /// `p_b`, `Delta_b`, `Lambda_b`, and what digits of weights lose.
-    terms: &'a [[f32; 4]],
+pub(crate) struct Seen<'a> {
+    pub(crate) mass: &'a [f32],
+    /// `p_b`, `Delta_b`, `Lambda_b`, and what digits of weights lose. Where bounds are no numbers those of others stand in.
+    pub(crate) terms: &'a [[f32; 4]],
     /// `||O' - c||`.
-    radius: f64,
+    pub(crate) radius: f64,
     /// `||O'||`.
-    norm: f64,
+    pub(crate) norm: f64,
     /// The query's norm as keys of each level meet it; empty where all meet it as it is.
-    reach: &'a [f32],
+    pub(crate) reach: &'a [f32],
 }
 
 impl Seen<'_> {
@@ -99,26 +102,43 @@ pub(super) fn read(group: &Group, state: &SequenceState, levels: &[u8], reading:
         sizes == [blocks * of_group; 2] && told && head.mass.iter().all(|m| m.is_finite())
     };
     let probes = &state.control.get(group.strand(group.first))?.probes;
-    // By level of the ladder, which ascends: whether its values are codes, which weights multiply.
-    let values = (0..group.level_count()).rev().map(|level| group.layout_at(level).format.value);
-    let coded: Vec<bool> = values.map(|value| !value.is_exact() && value.bits() > 0).collect();
+    let coded = coded_values((0..group.level_count()).rev().map(|level| group.layout_at(level)));
     let all = blocks > 0 && heads.iter().all(whole);
     all.then(|| {
-        let mut found = HeadTerms::default();
-        let cells = heads.len() * of_group * blocks * probes.levels();
-        found.loss.reserve_exact(cells);
-        found.shrink.reserve_exact(cells);
-        for (kv_head, memory) in heads.iter().enumerate() {
-            for h in 0..of_group {
-                let Some((own, reach)) = memory.terms.head(h, of_group) else { continue };
+        let seen = heads.iter().enumerate().flat_map(|(kv_head, memory)| {
+            (0..of_group).filter_map(move |h| {
+                let (own, reach) = memory.terms.head(h, of_group)?;
                 let [radius, norm] = own.map(f64::from);
                 let (mass, terms) = (&memory.mass[h * blocks..], &memory.terms.blocks[h * blocks..]);
-                let seen = Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm, reach };
-                add(&mut found, &seen, (probes, kv_head), levels, reading, &coded);
-            }
-        }
-        found
+                Some((kv_head, Seen { mass: &mass[..blocks], terms: &terms[..blocks], radius, norm, reach }))
+            })
+        });
+        of_heads(seen, heads.len() * of_group, probes, levels, reading, &coded)
     })
+}
+
+/// By level of the ladder, whose layouts these are: whether its values are codes, which weights multiply.
+pub(crate) fn coded_values<'a>(ladder: impl Iterator<Item = &'a RecordLayout>) -> Vec<bool> {
+    ladder.map(|layout| !layout.format.value.is_exact() && layout.format.value.bits() > 0).collect()
+}
+
+/// Terms of `count` query heads of one layer, each with its KV head, whose blocks have `levels`.
+pub(crate) fn of_heads<'a>(
+    heads: impl Iterator<Item = (usize, Seen<'a>)>,
+    count: usize,
+    probes: &Probes,
+    levels: &[u8],
+    reading: Reading,
+    coded: &[bool],
+) -> HeadTerms {
+    let mut found = HeadTerms::default();
+    let cells = count * levels.len() * probes.levels();
+    found.loss.reserve_exact(cells);
+    found.shrink.reserve_exact(cells);
+    for (kv_head, seen) in heads {
+        add(&mut found, &seen, (probes, kv_head), levels, reading, coded);
+    }
+    found
 }
 
 /// Forgets what the last step said of one layer: somebody has been told.

@@ -41,7 +41,9 @@ pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use guarded::{BARE, GUARDED, guard};
 #[allow(unused_imports, reason = "each test program uses its part")]
-pub(crate) use levelled::{GAPS, LOG2_TOTAL, UNITED, log2_mass};
+pub(crate) use levelled::{
+    GAPS, LOG2_TOTAL, NORM, RADIUS, UNITED, log2_evenness, log2_mass, log2_share, summarise, summary,
+};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -123,6 +125,10 @@ pub(crate) enum Plant {
     OldWords,
     /// A level's launch is taken for another's.
     NoLevel,
+    /// Records say what those of the first level do.
+    OneLoss,
+    /// Words are those of another query head.
+    OtherWords,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);
@@ -397,11 +403,12 @@ extern "C" fn extend(raw: *const c_void) {
 ///
 /// # Safety
 /// Two sides and a record lie there.
-unsafe fn code(sides: *const u16, record: u64) {
+unsafe fn code(sides: *const u16, record: u64) -> u64 {
     // SAFETY: by contract; nothing else runs meanwhile.
     unsafe {
         let mark = digest(core::slice::from_raw_parts(sides.cast(), 4 * SIDE));
         host::<u8>(record).add(MARK).cast::<u64>().write_unaligned(mark);
+        mark
     }
 }
 
@@ -410,11 +417,15 @@ extern "C" fn pack(raw: *const c_void) {
     let a: PackArgs = unsafe { arguments(raw) };
     told("pack", a.metrics);
     told_reaches("pack", a.reaches, a.saturated);
+    // SAFETY: as in `word`: a list of as many items.
+    let item = |i: usize| unsafe { host::<PackItem>(a.items).add(i).read() };
     for i in 0..word(a.count, 0) as usize {
-        // SAFETY: as in `word`: a list of as many items.
+        // Of both heads of a page, whose records lie one behind the other.
+        let (own, other) = (item(i), item(i ^ 1));
+        // SAFETY: as in `word`.
         unsafe {
-            let item = host::<PackItem>(a.items).add(i).read();
-            code(host::<u16>(item.keys), item.record);
+            let mark = code(host::<u16>(own.keys), own.record);
+            levelled::write_summary(own.record, own.record.abs_diff(other.record), mark);
         }
     }
 }

@@ -3,6 +3,7 @@ use super::{
     BLOCK, DIM, GROUP, LOOKS, Plant, answer, arguments, count, drafted, host, is_over, list, look_at_head, planted,
     queried, set, tolerance, word,
 };
+use certkv_core::{ErrorSummary, RecordLayout};
 use certkv_kernel::cuda::args::{AttendArgs, Certificate};
 use certkv_kernel::cuda::launch::partial_floats;
 use certkv_kernel::cuda::select::{LevelRecords, SelectArgs};
@@ -62,9 +63,53 @@ pub(crate) fn log2_mass(q_head: usize, block: usize) -> i32 {
 }
 pub(crate) const LOG2_TOTAL: i32 = 6;
 
-/// The word that says so, of a mass alone.
-fn mass_word(log2: i32) -> u32 {
-    (((log2 + 512) * 32) as u32) << 17
+/// The norms that certificates say.
+pub(crate) const NORM: f32 = 2.0;
+pub(crate) const RADIUS: f32 = 3.0;
+
+/// What a block's keys add to the bound over its mass, and how even its weights are, likewise.
+pub(crate) fn log2_share(q_head: usize, block: usize) -> i32 {
+    ((q_head * 3 + block * 7) as i32 % 9) - 6
+}
+pub(crate) fn log2_evenness(q_head: usize, block: usize) -> i32 {
+    -((q_head + block) as i32 % 3)
+}
+
+/// The word that says so.
+fn mass_word(q_head: usize, block: usize) -> u32 {
+    let mass = (((log2_mass(q_head, block) + 512) * 32) as u32) << 17;
+    mass | (((log2_share(q_head, block) + 32) * 64) as u32) << 5 | (-8 * log2_evenness(q_head, block)) as u32
+}
+
+/// Bytes of a record of each level, and where its summary is: of those that a test asks about.
+static SUMMARIES: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
+
+/// Records of these layouts have summaries from now on.
+pub(crate) fn summarise(layouts: &[RecordLayout]) {
+    let all = layouts.iter().map(|layout| (layout.bytes as u64, layout.summary.start)).collect();
+    *SUMMARIES.lock().unwrap_or_else(PoisonError::into_inner) = all;
+}
+
+/// What the record of a block with that mark says at a level; nothing is sure of one in thirty-one at the last of three.
+pub(crate) fn summary(mark: u64, level: usize) -> ErrorSummary {
+    let part = |at: u32, n: u64| (mark >> at) % n;
+    let eps = 0.01 * (1 << level) as f32 * (1.0 + part(3, 5) as f32 / 4.0);
+    let eta = 0.02 * (1 + level) as f32 * (1.0 + part(9, 7) as f32 / 4.0);
+    let eps = if level == 2 && part(17, 31) == 0 { f32::INFINITY } else { eps };
+    ErrorSummary { eps, eta, sop: 1.5 * eta, radius: 1.0 + part(23, 8) as f32 / 8.0, ..ErrorSummary::default() }
+}
+
+/// Writes the summary of a record, if records of so many bytes have any.
+///
+/// # Safety
+/// A record lies there.
+pub(super) unsafe fn write_summary(record: u64, bytes: u64, mark: u64) {
+    let all = SUMMARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((level, (_, at))) = all.iter().enumerate().find(|(_, (of, _))| *of == bytes) {
+        let level = if planted(Plant::OneLoss) { 0 } else { level };
+        // SAFETY: by contract; nothing else runs meanwhile.
+        unsafe { host::<u8>(record).add(*at).cast::<[u8; 32]>().write_unaligned(summary(mark, level).to_bytes()) };
+    }
 }
 
 pub(super) fn attend(a: &AttendArgs) {
@@ -80,7 +125,7 @@ pub(super) fn attend(a: &AttendArgs) {
             seen[place] |= 1 << home;
             for q in 0..if a.masses == 0 { 0 } else { kv * GROUP } {
                 let at = ((row * kv + q / GROUP) * a.table_stride as usize + home) * GROUP + q % GROUP;
-                set(a.masses, at, mass_word(log2_mass(q, home)));
+                set(a.masses, at, mass_word(q + usize::from(planted(Plant::OtherWords)), home));
             }
         }
     }
@@ -152,7 +197,8 @@ pub(super) extern "C" fn unite(raw: *const c_void) {
             let status = if dense { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
             let lse = LOG2_TOTAL as f32 * core::f32::consts::LN_2;
-            let made = Certificate { bound, tolerance, norm: 2.0, lse, status, ..Certificate::default() };
+            let made =
+                Certificate { bound, tolerance, norm: NORM, radius: RADIUS, lse, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { host::<Certificate>(a.certificates).add(q).write(made) };
         }

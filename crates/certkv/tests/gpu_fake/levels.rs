@@ -6,7 +6,10 @@ use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::LAYERS;
 use crate::model::{element, expected, rows};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Certified, Chunk, Error, Geometry, Level, Policy, Protection, SequenceId, Side, SmartKv, Status};
+use certkv::{
+    Certified, Chunk, Error, Geometry, Level, Policy, Protection, Retention, SequenceId, Side, SmartKv, Status,
+    retention,
+};
 use certkv_control::smartkv::{Controller, Ladder, Rule, Told, WidthAllocator};
 use certkv_core::RecordLayout;
 use certkv_core::fragment::original_index;
@@ -46,7 +49,7 @@ fn rule() -> Rule {
 }
 
 /// Bytes of a page by level.
-fn page_bytes(ladder: &[&str]) -> Vec<f64> {
+pub(crate) fn page_bytes(ladder: &[&str]) -> Vec<f64> {
     let geometry = Geometry::new(LAYERS, GROUP * KV_HEADS, KV_HEADS, DIM).expect("a geometry");
     let bytes =
         |format: &&str| RecordLayout::new(&geometry, format.parse().expect("a format")).expect("a layout").bytes;
@@ -54,7 +57,7 @@ fn page_bytes(ladder: &[&str]) -> Vec<f64> {
 }
 
 /// Bytes a token: between the first level and the last.
-fn budget(ladder: &[&str]) -> f64 {
+pub(crate) fn budget(ladder: &[&str]) -> f64 {
     let pages = page_bytes(ladder);
     (0.7 * pages[0] + 0.3 * pages[ladder.len() - 1]) / BLOCK as f64
 }
@@ -77,7 +80,7 @@ pub(crate) fn config(ladder: &[&str], seed: u64) -> GpuConfig {
 }
 
 /// The mark of a block of a head, as the fake makes it of its originals.
-fn mark(tokens: &[u32], layer: usize, head: usize, block: usize) -> u64 {
+pub(crate) fn mark(tokens: &[u32], layer: usize, head: usize, block: usize) -> u64 {
     let mut words = vec![0u16; 2 * BLOCK * DIM];
     for (at, side) in [(0, Side::Key), (BLOCK * DIM, Side::Value)] {
         for (token, number) in tokens[block * BLOCK..(block + 1) * BLOCK].iter().enumerate() {
@@ -496,7 +499,14 @@ fn faulted(
     fake.empty_stack();
     kernels::begin(LADDERS[1][0]);
     let gpu = Gpu::open(0).expect("the fake");
-    let config = GpuConfig { plan_apart: apart, ..config(LADDERS[1], 3) };
+    let mut config = GpuConfig { plan_apart: apart, ..config(LADDERS[1], 3) };
+    // One of those that have blocks coded to see what levels lose.
+    if !apart {
+        let rule = retention::Rule { every: 2, cooldown: 0, ..retention::Rule::default() };
+        config.control = Some(Retention { rule, ..Retention::new(budget(LADDERS[1])) }.into());
+    }
+    let layout = |level: &Level| RecordLayout::new(&config.geometry, level.format).expect("a layout");
+    kernels::summarise(&config.levels.iter().map(layout).collect::<Vec<_>>());
     let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
     let mut world = World::new(cache, LADDERS[1].len(), false, 5);
     let first = world.cache.create().expect("a sequence");

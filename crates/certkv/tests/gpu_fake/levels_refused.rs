@@ -16,15 +16,22 @@ fn what_levels_do_not_go_with_is_named() {
     let good = || config(LADDERS[0], 0);
     let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru };
     let gated = SmartKv { rule: Rule { gate: Some(Gating::default()), ..Rule::default() }, ..SmartKv::new(900.0) };
+    // Bounds of calibrated keys are in another metric than those of the first level, and the device tells one of them.
+    let mixed = || {
+        let mut mixed = good();
+        mixed.levels[1].format = "ctq4-v4g32-b16".parse().expect("a format");
+        mixed
+    };
     for (config, field) in [
         (GpuConfig { prefixes: Some(prefixes), ..good() }, "prefixes"),
         (GpuConfig { swap_tokens: BLOCK, ..good() }, "swap_tokens"),
         (GpuConfig { chunk_tokens: BLOCK, ..good() }, "chunk_tokens"),
         (GpuConfig { erase: true, ..good() }, "erase"),
         (good().with_window(Window::new(BLOCK)), "windows"),
-        (GpuConfig { control: Some(gated.into()), ..good() }, "control"),
-        (GpuConfig { control: Some(Retention::new(900.0).into()), ..good() }, "control.retention"),
-        (GpuConfig { control: Some(BoundBudget::new(900.0).into()), ..good() }, "control.budget"),
+        (GpuConfig { control: Some(gated.into()), ..mixed() }, "control"),
+        (GpuConfig { control: Some(Retention::new(900.0).into()), ..mixed() }, "control.retention"),
+        (GpuConfig { control: Some(BoundBudget::new(900.0).into()), ..mixed() }, "control.budget"),
+        (GpuConfig { control: Some(Retention::new(1.0).into()), ..good() }, "control.retention"),
         (GpuConfig { control: Some(SmartKv::new(900.0).into()), levels: Vec::new(), ..good() }, "control"),
     ] {
         match GpuCache::new(&gpu, compiler, config) {

@@ -12,6 +12,7 @@ mod forgotten;
 mod fused;
 mod history;
 mod hurry;
+mod judged;
 mod kernels;
 mod leaving;
 mod levels;

@@ -1,0 +1,134 @@
+//! What decisions by the terms of certificates ask of a cache, wherever its blocks are.
+use super::control::{Controlled, LayerControl};
+use super::terms::{HeadTerms, Reading};
+use super::{ladder_levels, terms};
+use crate::cache::Cache;
+use crate::sequence::SequenceState;
+use crate::work::Workspace;
+use crate::{Config, Error};
+use certkv_control::bound_budget::Planner;
+use certkv_control::retention;
+use certkv_control::smartkv::Decision;
+use core::ops::Range;
+
+/// Who decides for all layers together, with buffers that are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Deciders {
+    pub(crate) retention: retention::Controller,
+    pub(crate) planner: Planner,
+}
+
+/// One sequence whose blocks have levels, between two steps. A *group* is a layer, or a KV head of one with [`Config::levels_by_head`].
+pub(crate) trait Site {
+    /// How many groups there are.
+    fn groups(&self) -> usize;
+    /// Layer and KV heads of a group.
+    fn place(&self, group: usize) -> (usize, Range<usize>);
+    /// Level of each full block, of the ladder, which ascends.
+    fn levels(&self, group: usize) -> Result<Vec<u8>, Error>;
+    /// Bytes of a page of a group by level of the ladder.
+    fn cost(&self) -> Vec<f64>;
+    /// Groups of a layer, and tokens of a block.
+    fn shape(&self) -> (usize, usize);
+    /// What the last step said of the blocks of a group, which have `levels`; `None` if nothing.
+    fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error>;
+    /// Forgets it, of all groups.
+    fn forget(&mut self);
+    /// State of each group, and who decides.
+    fn deciders(&mut self) -> Result<(&mut [LayerControl], &mut Deciders), Error>;
+    /// Makes what was decided of a group, whose blocks had `levels`. Of those that rise the ones with the largest `scores` come first.
+    fn make(
+        &mut self,
+        group: usize,
+        levels: &[u8],
+        decision: &Decision,
+        scores: &[f64],
+        all: &mut Controlled,
+    ) -> Result<(), Error>;
+
+    /// Of what a layer has a token, what a block of a group has.
+    fn of_block(&self, bytes_per_token: f64) -> f64 {
+        let (apart, tokens) = self.shape();
+        bytes_per_token * tokens as f64 / apart as f64
+    }
+
+    /// Blocks of a group that are those they were when the controller was told last.
+    fn kept(&mut self, group: usize) -> Result<usize, Error> {
+        Ok(self.deciders()?.0.get(group).map_or(usize::MAX, |control| control.kept))
+    }
+}
+
+/// A sequence of a cache on the host.
+pub(super) struct OnHost<'a> {
+    pub(super) cache: &'a Cache,
+    pub(super) state: &'a mut SequenceState,
+    pub(super) work: &'a mut Workspace,
+}
+
+impl Site for OnHost<'_> {
+    fn groups(&self) -> usize {
+        self.cache.groups.len()
+    }
+
+    fn place(&self, group: usize) -> (usize, Range<usize>) {
+        let group = &self.cache.groups[group];
+        (group.first, group.heads())
+    }
+
+    fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {
+        Ok(ladder_levels(&self.state.tables[group], self.cache.groups[group].level_count()))
+    }
+
+    fn cost(&self) -> Vec<f64> {
+        self.cache.ladder_cost()
+    }
+
+    fn shape(&self) -> (usize, usize) {
+        self.cache.level_shape()
+    }
+
+    fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error> {
+        self.cache.seen(group, self.state, self.work, levels, reading)
+    }
+
+    fn forget(&mut self) {
+        self.cache.groups.iter().for_each(|group| terms::forget(group, self.state));
+    }
+
+    fn deciders(&mut self) -> Result<(&mut [LayerControl], &mut Deciders), Error> {
+        Ok((&mut self.state.control, &mut self.work.deciders))
+    }
+
+    fn make(
+        &mut self,
+        group: usize,
+        levels: &[u8],
+        decision: &Decision,
+        scores: &[f64],
+        all: &mut Controlled,
+    ) -> Result<(), Error> {
+        self.cache.make(group, self.state, self.work, levels, decision, scores, all)
+    }
+}
+
+impl Cache {
+    /// Groups of a layer whose blocks have levels of their own, and tokens of a block.
+    pub(super) fn level_shape(&self) -> (usize, usize) {
+        let tokens = self.groups.first().map_or(0, |group| group.layout.tokens());
+        (self.config.leveled_heads(), tokens)
+    }
+
+    /// Of what a layer has a token, what a block of one with levels of its own has.
+    pub(super) fn of_block(&self, bytes_per_token: f64) -> f64 {
+        let (apart, tokens) = self.level_shape();
+        bytes_per_token * tokens as f64 / apart as f64
+    }
+}
+
+impl Config {
+    /// Bounds of some levels are in a metric of keys that is not that of others: what one says is nothing to another but by the norms of queries.
+    pub(crate) fn mixes_metrics(&self) -> bool {
+        let balanced = |level: &super::Level| level.format.key.is_calibrated() && level.format.key.tier().is_none();
+        self.levels.iter().any(balanced) && !self.levels.iter().all(balanced)
+    }
+}
