@@ -1385,8 +1385,8 @@ typedef struct certkv_config {
    */
   const struct certkv_level *levels;
   /**
-   * SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU without a gate; it takes 4 bytes of
-   * device memory a block and query head in each layer there. Borrowed during the call.
+   * SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU it takes 4 bytes of
+   * device memory a block and query head in each layer. Borrowed during the call.
    */
   const struct certkv_control *control;
   /**
@@ -1409,11 +1409,12 @@ typedef struct certkv_config {
    */
   const struct certkv_log *log;
   /**
-   * On the host, as `control`: retention decides.
+   * As `control`: retention decides. On a GPU it takes room for 16 pages of records beside that, as `bound_budget` and a gate of `control` do, and keys of a calibration (`ctqN`,
+   * `gtqN`) go beside none of other kinds.
    */
   const struct certkv_retention *retention;
   /**
-   * On the host, as `control`: the bound's budget decides.
+   * The same: the bound's budget decides.
    */
   const struct certkv_bound_budget *bound_budget;
   /**
@@ -3325,14 +3326,15 @@ certkv_status certkv_bound_budget_init(struct certkv_bound_budget *budget,
  * bound of every query head of the last step's outputs would be at most `epsilon` of the output's norm, read from codes alone. Where `bytes` are too
  * few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_change_level does that, or certkv_sequence_control
  * under `config->bound_budget`. `levels` is filled layer by layer with the level of each block, if it has room (`n_levels`, at least layers x
- * blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level.
+ * blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level. On a GPU
+ * behind a step that the sequence has been in with one token, before the next begins; it waits for the device.
  *
  * Threads: any, at any time; waits for other calls that move blocks.
  * Stream: none.
  * Capture: safe.
  * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, INVALID_ARGUMENT (`epsilon`; a cache where neither retention nor the bound's budget decides, nor
- * SmartKV with a gate), SHAPE (`n_levels`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT, UNSUPPORTED (a cache
- * on a GPU), OUT_OF_MEMORY, POISONED. Nothing changed, and neither `levels` nor `plan`.
+ * SmartKV with a gate), SHAPE (`n_levels`), INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE (a step holds it), SWAPPED_OUT, BUSY_STEP (on a GPU, while
+ * a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed, and neither `levels` nor `plan`.
  */
 certkv_status certkv_sequence_plan_levels(struct certkv_cache *cache,
                                           certkv_sequence sequence,

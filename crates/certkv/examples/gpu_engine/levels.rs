@@ -1,8 +1,13 @@
 //! Lives in caches whose blocks have levels, which change between steps: every output against attention in f64, recorded steps among them.
+use crate::losses::Ratios;
 use crate::world::{Failure, Inputs, Tally, World, abandon};
 use crate::{Plan, certified, graphs, policies};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
-use certkv::{Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout, SmartKv, Tier, Window};
+use certkv::{
+    BoundBudget, Control, ControlEntry, Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout,
+    Retention, SmartKv, Tier, Window, retention,
+};
+use certkv_control::bound_budget::BoundRule;
 use certkv_control::smartkv::Rule;
 use std::time::Instant;
 
@@ -43,6 +48,26 @@ fn singles(batch: &[(usize, usize)]) -> Vec<(usize, usize)> {
     each.filter(|(_, tokens, _)| *tokens == 1).map(|(at, _, row)| (at, row)).collect()
 }
 
+/// Who decides on levels: by what is attended to, or by what levels lose. Half of what the first takes, and a little more than the last.
+fn who_decides(config: &GpuConfig, seed: u64) -> Result<Option<Control>, Failure> {
+    let bytes = |level: &Level| RecordLayout::new(&config.geometry, level.format).map(|layout| layout.bytes);
+    let (Some(first), Some(last)) = (config.levels.first(), config.levels.last()) else { return Ok(None) };
+    let budget = (0.4 * bytes(first)? as f64 + 0.6 * bytes(last)? as f64) * config.geometry.kv_heads as f64 / 32.0;
+    let balanced = |level: &&Level| level.format.key.is_calibrated() && level.format.key.tier().is_none();
+    // Bounds in two metrics are not told apart.
+    let mixed = ![0, config.levels.len()].contains(&config.levels.iter().filter(balanced).count());
+    let smart = SmartKv { rule: Rule { base: 4, drift_every: 2, ..Rule::default() }, ..SmartKv::new(budget) };
+    let often = retention::Rule { every: 3, ..retention::Rule::default() };
+    Ok(Some(match seed % 3 {
+        0 if !mixed => Retention { rule: often, ..Retention::new(budget) }.into(),
+        1 if !mixed => {
+            let rule = BoundRule { every: 4, epsilon: 0.2, ..BoundRule::default() };
+            Control::Budget(BoundBudget { rule, ..BoundBudget::new(budget) })
+        }
+        _ => smart.into(),
+    }))
+}
+
 /// Lets who decides on levels look at a sequence; blocks' shares of attention that it was told, those that are not near what they are, and what it did.
 fn control(
     cache: &mut GpuCache,
@@ -50,13 +75,17 @@ fn control(
     at: usize,
     row: usize,
     inputs: &Inputs,
+    log: &mut Vec<ControlEntry>,
 ) -> Result<(usize, usize, Controlled), Failure> {
     let (g, block) = (world.geometry, cache.layouts()[0].tokens());
-    let (held, mut log) = (&world.held[at], Vec::new());
+    let held = &world.held[at];
+    log.clear();
     let done = cache.control_logged(held.id, Some(&mut |entry| log.push(entry)))?;
     let (mut told, mut wrong) = (0, 0);
     for entry in log {
-        let Some(attention) = entry.attention else { continue };
+        // What is lost is compared elsewhere.
+        told += entry.loss.as_ref().map_or(0, Vec::len) + entry.terms.as_ref().map_or(0, |terms| terms.loss.len());
+        let Some(attention) = &entry.attention else { continue };
         let blocks = held.len / block;
         for (head, own) in attention.chunks_exact(blocks).enumerate() {
             let d = g.head_dim;
@@ -103,12 +132,7 @@ pub(crate) fn life(
         (4, _) => Protection::new(5, 40),
         _ => Protection::NONE,
     };
-    // Who decides on levels asks for half of what the first takes, and a little more than the last.
-    let bytes = |i: usize| RecordLayout::new(&geometry, config.levels[i].format).map(|layout| layout.bytes * kv_heads);
-    let (most, least) = (bytes(0)? as f64, bytes(ladder.len() - 1)? as f64);
-    let rule = Rule { base: 4, drift_every: 2, ..Rule::default() };
-    let smart = SmartKv { rule, ..SmartKv::new((0.4 * most + 0.6 * least) / 32.0) };
-    config.control = (ladder.len() < 4).then(|| smart.into());
+    config.control = if ladder.len() < 4 { who_decides(&config, plan.seed)? } else { None };
     let keys: Vec<_> = config.levels.iter().map(|level| level.format.key).collect();
     let windows: Vec<Option<Window>> = vec![None; layers];
     let mut world = World::new(geometry, windows, plan.seed);
@@ -119,7 +143,7 @@ pub(crate) fn life(
     let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));
     config.codebooks = tiers.map(|tier| world.codebooks(tier)).collect();
     let start = Instant::now();
-    let mut cache = GpuCache::new(gpu, compiler, config)?;
+    let mut cache = GpuCache::new(gpu, compiler, config.clone())?;
     println!("{} {store}: ready in {:.2} s", ladder.join(", "), start.elapsed().as_secs_f64());
     let prompts: &[usize] = if plan.small { &[200, 1, 33, 64] } else { &[1500, 1, 33, 700, 128] };
     for _ in prompts {
@@ -133,7 +157,8 @@ pub(crate) fn life(
     step.finish()?;
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
     let (mut changes, mut lowered, mut full) = ([0; 2], 0, 0);
-    let (mut heard, mut decided) = ([0; 2], Controlled::default());
+    let (mut heard, mut decided, mut log) = ([0; 2], Controlled::default(), Vec::new());
+    let mut ratios = Ratios::default();
     for i in 0..plan.steps {
         let n = world.held.len();
         let at = world.rng.below(n.max(1));
@@ -173,7 +198,8 @@ pub(crate) fn life(
         step.finish()?;
         if policy != Policy::Dense {
             for (at, row) in singles(&batch).into_iter().take(2) {
-                let (told, wrong, done) = control(&mut cache, &world, at, row, &inputs)?;
+                let (told, wrong, done) = control(&mut cache, &world, at, row, &inputs, &mut log)?;
+                ratios.add(&cache, &config, (&world, at, row), &inputs, &log)?;
                 (heard[0], heard[1]) = (heard[0] + told, heard[1] + wrong);
                 decided.changed += done.changed;
                 decided.refused += done.refused;
@@ -197,6 +223,7 @@ pub(crate) fn life(
     let [done, refused] = changes;
     println!("{done} changes, {refused} without a page; {lowered} of {full} blocks below the first level");
     println!("decided: {decided:?}");
+    let near = ratios.hold(plan.seed);
     println!("GATE gpu-engine-attention executed={} failed={} controls=0/0 seed={:#x}", heard[0], heard[1], plan.seed);
     println!(
         "GATE gpu-engine-levels executed={} failed={} controls={}/{} seed={:#x}",
@@ -220,6 +247,6 @@ pub(crate) fn life(
         world.held.len() + 1,
         plan.seed
     );
-    let told = heard[1] == 0 && (ladder.len() == 4 || heard[0] > 0 && decided.changed > 0);
+    let told = near && heard[1] == 0 && (ladder.len() == 4 || heard[0] > 0 && decided.changed > 0);
     Ok(told && sum.failed + lost + left == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
 }

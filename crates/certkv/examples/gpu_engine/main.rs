@@ -11,6 +11,7 @@
 mod common;
 mod fused;
 mod levels;
+mod losses;
 mod ordered;
 mod replay;
 mod spill;

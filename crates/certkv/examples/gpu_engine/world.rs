@@ -19,8 +19,8 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Held {
     pub(crate) id: SequenceId,
     pub(crate) len: usize,
-    keys: Vec<Vec<u16>>,
-    values: Vec<Vec<u16>>,
+    pub(crate) keys: Vec<Vec<u16>>,
+    pub(crate) values: Vec<Vec<u16>>,
 }
 
 /// Rows of one step, as the caller gives them: `[layer]`, `[token][width]`.
