@@ -354,7 +354,7 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         assert_eq!(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_OK);
         let mut plan = certkv_level_plan { struct_size: size_of::<certkv_level_plan>() as u32, ..Default::default() };
         let planned = certkv_sequence_plan_levels(cache.0, a, 0.05, 0, ptr::null_mut(), 0, &mut plan);
-        named(planned, CERTKV_UNSUPPORTED, "levels");
+        named(planned, CERTKV_INVALID_ARGUMENT, "config->control");
     }
     assert_eq!(level, 7);
 }
@@ -402,16 +402,7 @@ fn blocks_have_levels_that_smartkv_decides() {
     }
     assert_eq!([0, 1, 2].map(|block| level_of(1, block)), [1, 1, 0]);
     // What a step leaves, and what is made of it.
-    let step = cache.begin(a, 1).unwrap();
-    for layer in 0..LAYERS {
-        rows(step, layer);
-        let (queries, mut out) = ([0.5f32; Q], [0f32; Q]);
-        let (from, to) = (queries.as_ptr(), out.as_mut_ptr());
-        // SAFETY: every buffer has the elements that are given with it.
-        let done =
-            unsafe { certkv_step_attend(step, layer, from, to, Q as u64, ptr::null_mut(), 0, CERTKV_SPACE_HOST) };
-        assert_eq!((done, out), (CERTKV_OK, queries), "{}", message());
-    }
+    let step = attended(&cache, a);
     // SAFETY: live handles; a step has the cache.
     unsafe {
         named(certkv_sequence_control(cache.0, a, ptr::null_mut()), CERTKV_BUSY_STEP, "one step");
@@ -431,4 +422,66 @@ fn blocks_have_levels_that_smartkv_decides() {
     assert_eq!(status, CERTKV_OK, "{}", message());
     assert_eq!((told, done.decided), (vec![4; LAYERS as usize], u64::from(LAYERS)));
     assert!(done.changed > 0 && done.failed + done.refused == 0, "{done:?}");
+}
+
+/// A step of one token, attended in every layer.
+fn attended(cache: &Cache, sequence: certkv_sequence) -> *mut certkv_step {
+    let step = cache.begin(sequence, 1).unwrap();
+    for layer in 0..LAYERS {
+        rows(step, layer);
+        let (queries, mut out) = ([0.5f32; Q], [0f32; Q]);
+        let (from, to) = (queries.as_ptr(), out.as_mut_ptr());
+        // SAFETY: every buffer has the elements that are given with it.
+        let done =
+            unsafe { certkv_step_attend(step, layer, from, to, Q as u64, ptr::null_mut(), 0, CERTKV_SPACE_HOST) };
+        assert_eq!((done, out), (CERTKV_OK, queries), "{}", message());
+    }
+    step
+}
+
+#[test]
+fn levels_are_planned_by_what_they_lose() {
+    let (_fake, config, _turn) = alone();
+    kernels::begin("k8-v4g32-b16");
+    let levels = [c"t8-v8g64-b16", c"t4-v4g64-b16"].map(|format| certkv_level { format: format.as_ptr(), tokens: 160 });
+    // SAFETY: integers and floats, for which zero bits are a value.
+    let mut retention: certkv_retention = unsafe { core::mem::zeroed() };
+    // SAFETY: the struct has this size.
+    assert_eq!(unsafe { certkv_retention_init(&mut retention, size_of::<certkv_retention>() as u32) }, CERTKV_OK);
+    retention.bytes_per_token = 420.0;
+    let config = certkv_config {
+        prefix_units: 0,
+        swap_tokens: 0,
+        chunk_tokens: 0,
+        max_tokens: 10 * BLOCK,
+        max_context: 9 * BLOCK,
+        retention: &retention,
+        ..leveled(&levels, &config)
+    };
+    let cache = Cache::new(&config);
+    let a = cache.create();
+    append(&cache, a, 4 * BLOCK + 3);
+    let plan = || {
+        let mut plan = certkv_level_plan { struct_size: size_of::<certkv_level_plan>() as u32, ..Default::default() };
+        let mut of = [9u32; 4 * LAYERS as usize];
+        // SAFETY: a live handle, and so many levels.
+        let planned = unsafe {
+            certkv_sequence_plan_levels(cache.0, a, 0.5, u64::MAX, of.as_mut_ptr(), of.len() as u64, &mut plan)
+        };
+        (planned, plan.planned, plan.blocks, of)
+    };
+    // Nothing was seen behind a prompt.
+    assert_eq!(plan(), (CERTKV_OK, 0, 0, [9; 4 * LAYERS as usize]));
+    let step = attended(&cache, a);
+    assert_eq!(plan().0, CERTKV_BUSY_STEP, "{}", message());
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { certkv_step_finish(step) }, CERTKV_OK, "{}", message());
+    let (planned, there, blocks, of) = plan();
+    assert_eq!((planned, there, blocks), (CERTKV_OK, 1, 4), "{}", message());
+    assert!(of.iter().all(|level| *level < 2), "{of:?}");
+    // And who decides moves them.
+    let mut done = certkv_controlled { struct_size: size_of::<certkv_controlled>() as u32, ..Default::default() };
+    // SAFETY: a live handle and a whole struct.
+    assert_eq!(unsafe { certkv_sequence_control(cache.0, a, &mut done) }, CERTKV_OK, "{}", message());
+    assert!(done.decided > 0 && done.failed == 0, "{done:?}");
 }
