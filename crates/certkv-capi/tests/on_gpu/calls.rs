@@ -329,14 +329,13 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         (certkv_config { format: c"s1-v4g32-b16".as_ptr(), ..config }, CERTKV_INVALID_ARGUMENT, "config->calibration"),
         (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
         // Beside what the configuration at hand has.
-        (leveled(&levels, &config), CERTKV_INVALID_ARGUMENT, "config->prefix"),
         (
-            certkv_config { prefix_units: 0, ..leveled(&levels, &config) },
+            certkv_config { chunk_tokens: 64, ..leveled(&levels, &config) },
             CERTKV_INVALID_ARGUMENT,
-            "config->swap_tokens",
+            "config->chunk_tokens",
         ),
         (
-            certkv_config { prefix_units: 0, levels_by_head: 1, ..leveled(&levels, &config) },
+            certkv_config { chunk_tokens: 0, levels_by_head: 1, ..leveled(&levels, &config) },
             CERTKV_UNSUPPORTED,
             "config->levels_by_head",
         ),
@@ -376,8 +375,6 @@ fn blocks_have_levels_that_smartkv_decides() {
     // Between the two levels.
     control.bytes_per_token = 420.0;
     let config = certkv_config {
-        prefix_units: 0,
-        swap_tokens: 0,
         chunk_tokens: 0,
         max_tokens: 10 * BLOCK,
         max_context: 9 * BLOCK,
@@ -450,8 +447,6 @@ fn levels_are_planned_by_what_they_lose() {
     assert_eq!(unsafe { certkv_retention_init(&mut retention, size_of::<certkv_retention>() as u32) }, CERTKV_OK);
     retention.bytes_per_token = 420.0;
     let config = certkv_config {
-        prefix_units: 0,
-        swap_tokens: 0,
         chunk_tokens: 0,
         max_tokens: 10 * BLOCK,
         max_context: 9 * BLOCK,

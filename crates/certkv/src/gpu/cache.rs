@@ -173,7 +173,12 @@ impl GpuCache {
             spill: Spilled::new(&config, &core, &ledger, moves.clone())?,
             moves,
             prefixes,
-            seals: Seals::new(&layouts, calibrated.as_ref().map(|calibrated| calibrated.number()), s.swap_pages),
+            seals: Seals::new(
+                &layouts,
+                &s.levels,
+                calibrated.as_ref().map(|calibrated| calibrated.number()),
+                s.swap_pages,
+            ),
             watched: Watched::default(),
             calibrated,
             mirror: Mirror::new(s),

@@ -94,10 +94,10 @@ pub struct GpuConfig {
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
-    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store, cached prefixes, swapped-out sequences, chunks on the GPU and erasing.
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store and chunks on the GPU; such sequences are not saved, nor cached prefixes put into stores.
     pub levels: Vec<Level>,
-    /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. [`Control::SmartKv`] without a gate: others ask what each level
-    /// loses of a block, which is found on the CPU. Takes the masses of every layer, as `plan_apart` does, also under the packed policy.
+    /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. Takes the words of every layer, as `plan_apart` does, also under the packed policy.
+    /// Who judges by what levels lose takes room for 16 pages of records beside that, and no ladder in which keys of a calibration (`ctqN`, `gtqN`) are beside others, whose bounds are in another metric.
     pub control: Option<Control>,
     /// As [`Config::windows`]. Layers of equal window share block tables, whatever their formats.
     pub windows: Vec<Option<Window>>,

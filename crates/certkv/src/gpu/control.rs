@@ -92,10 +92,11 @@ impl GpuCache {
     /// behind a step that the sequence has been in with a single token, and before the next is begun: others are not seen. A layer is told nothing then, but which blocks there are.
     ///
     /// Waits for the device, to read 4 bytes a block and query head of each layer; where a layer decides nothing it costs no more than that and a few operations for each of them, else some
-    /// sorts of the blocks, and [`GpuCache::change_level`] for those that change.
+    /// sorts of the blocks, and [`GpuCache::change_level`] for those that change. Who judges by what levels lose reads nothing in calls that decide nothing (a gate of SmartKV's in each), and
+    /// has a block that is new coded once at every level, where its originals go over the link and its records back.
     ///
     /// # Errors
-    /// Unknown sequence; the driver's.
+    /// Unknown sequence; [`Error::SwappedOut`]; the driver's.
     pub fn control(&mut self, id: SequenceId) -> Result<Controlled, Error> {
         self.control_logged(id, None)
     }
@@ -109,7 +110,7 @@ impl GpuCache {
         id: SequenceId,
         mut log: Option<&mut dyn FnMut(ControlEntry)>,
     ) -> Result<Controlled, Error> {
-        self.entry(id)?;
+        self.may_decide(id)?;
         let mut all = Controlled::default();
         let Some(control) = self.config.control else { return Ok(all) };
         let mut heard = core::mem::take(&mut self.heard);
@@ -143,14 +144,18 @@ impl GpuCache {
     /// decided.
     ///
     /// # Errors
-    /// [`Error::Config`] naming `control` if that is none that judges by terms; unknown sequence; [`Error::Control`] for bytes or a tolerance that are no numbers; the driver's.
+    /// [`Error::Config`] naming `control` if that is none that judges by terms; unknown sequence; [`Error::SwappedOut`]; [`Error::Control`] for bytes or a tolerance that are no numbers; the driver's.
     pub fn plan_levels(&mut self, id: SequenceId, epsilon: f64, bytes: f64) -> Result<Option<LevelPlan>, Error> {
         planned::check_plan(self.config.control.as_ref(), epsilon)?;
-        self.entry(id)?;
+        self.may_decide(id)?;
         let mut heard = core::mem::take(&mut self.heard);
         let planned = planned::plan(&mut OnGpu { cache: self, id, heard: &mut heard }, epsilon, bytes);
         self.heard = heard;
         planned
+    }
+
+    fn may_decide(&self, id: SequenceId) -> Result<(), Error> {
+        if self.entry(id)?.is_out() { Err(Error::SwappedOut) } else { Ok(()) }
     }
 
     /// Bytes of pages by level, the last first.

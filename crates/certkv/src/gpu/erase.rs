@@ -77,9 +77,10 @@ impl GpuCache {
                 {
                     let own = &s.of_layer[layer];
                     match class {
-                        PageClass::Packed => {
-                            bytes.resize(own.page_bytes, 0);
-                            packed.read(queue.stream(), s.packed_at(layer, page), &mut bytes)?;
+                        PageClass::Packed | PageClass::Level(_) => {
+                            let level = class.level().unwrap_or(0);
+                            bytes.resize(s.record_page_bytes(layer, level), 0);
+                            packed.read(queue.stream(), s.packed_at(layer, s.page_of(level, page)), &mut bytes)?;
                         }
                         PageClass::Tail => {
                             bytes.resize(s.original_bytes, 0);
@@ -93,7 +94,7 @@ impl GpuCache {
                             bytes.resize(own.page_bytes, 0);
                             swap.as_ref().map_or(Ok(()), |swap| swap.read(s.swap_at(layer, page), &mut bytes))?;
                         }
-                        PageClass::Host | PageClass::Swap | PageClass::Level(_) => continue,
+                        PageClass::Host | PageClass::Swap => continue,
                     }
                     count(&bytes);
                 }

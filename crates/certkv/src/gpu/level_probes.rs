@@ -65,6 +65,9 @@ impl GpuCache {
             packed?;
             records.resize(places.len() * of.page_bytes, 0u8);
             spare.read(core.queue.stream(), 0, &mut records)?;
+            if self.config.erase {
+                spare.fill(core.queue.stream(), 0, records.len(), 0)?;
+            }
             let up = s.levels.len() - 1 - level;
             for (block, page) in records.chunks_exact(of.page_bytes).enumerate() {
                 for (head, record) in page.chunks_exact(of.layout.bytes).enumerate() {

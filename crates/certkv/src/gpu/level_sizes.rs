@@ -71,6 +71,11 @@ impl Sizes {
         }
     }
 
+    /// Bytes of a page of records of a layer at a level; of the layer's own without any.
+    pub(super) fn record_page_bytes(&self, layer: usize, level: u8) -> usize {
+        self.levels.get(usize::from(level)).map_or(self.of_layer[layer].page_bytes, |level| level.page_bytes)
+    }
+
     /// Bytes of what attention of levels leaves, and of where records of all are.
     pub(super) fn level_buffers(&self) -> [usize; 2] {
         [self.level_kept_bytes, self.layers * size_of::<LevelRecords>()].map(|bytes| bytes * self.levels.len())

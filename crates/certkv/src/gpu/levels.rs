@@ -17,21 +17,11 @@ impl GpuConfig {
     /// Checks the levels beside what they do not go with. What the CPU does not take either is checked there.
     pub(super) fn check_levels(&self) -> Result<(), Error> {
         self.check_control()?;
-        if self.levels.is_empty() {
-            return Ok(());
+        if !self.levels.is_empty() && self.chunk_tokens > 0 {
+            let why = "not beside levels on a GPU in this release".to_owned();
+            return Err(Error::Config { field: "chunk_tokens", why });
         }
-        let beside = [
-            ("prefixes", self.prefixes.is_some()),
-            ("swap_tokens", self.swap_tokens > 0),
-            ("chunk_tokens", self.chunk_tokens > 0),
-            ("erase", self.erase),
-        ];
-        match beside.into_iter().find(|(_, there)| *there) {
-            Some((field, _)) => {
-                Err(Error::Config { field, why: "not beside levels on a GPU in this release".to_owned() })
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Records of each level.
@@ -46,7 +36,7 @@ impl GpuCache {
         match self.config.levels.is_empty() {
             true => Ok(()),
             false => {
-                let why = format!("sequences whose blocks have levels are not {what} on a GPU in this release");
+                let why = format!("what has blocks with levels is not {what} on a GPU in this release");
                 Err(Error::Config { field: "levels", why })
             }
         }

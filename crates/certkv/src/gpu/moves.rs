@@ -16,15 +16,16 @@ impl GpuCache {
         let (Some(_), Ok(entry)) = (&self.moves, self.entry(id)) else { return Vec::new() };
         let s = &self.core.sizes;
         let all = entry.tables.iter().zip(plans).enumerate();
-        all.flat_map(|(group, (table, plan))| MoveEvent::swapped(id, table, plan, |_| runs(s, group))).collect()
+        all.flat_map(|(group, (table, plan))| MoveEvent::swapped(id, table, plan, |level| runs(s, group, level)))
+            .collect()
     }
 }
 
-/// A group's layers, in runs of those that follow each other: the first, how many, and bytes of a block's codes in all of them.
-fn runs(s: &Sizes, group: usize) -> Vec<(usize, usize, usize)> {
+/// A group's layers, in runs of those that follow each other: the first, how many, and bytes of a block's codes of a level in all of them.
+fn runs(s: &Sizes, group: usize, level: u8) -> Vec<(usize, usize, usize)> {
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();
     for &layer in &s.groups[group].layers {
-        let bytes = s.of_layer[layer].page_bytes;
+        let bytes = s.record_page_bytes(layer, level);
         match runs.last_mut() {
             Some((first, layers, sum)) if *first + *layers == layer => (*layers, *sum) = (*layers + 1, *sum + bytes),
             _ => runs.push((layer, 1, bytes)),

@@ -46,7 +46,8 @@ impl GpuCache {
         let mut bits = [0u8];
         match entry.packed.filter(|_| !originals) {
             Some(page) => {
-                let at = s.packed_at(layer, page.index) + byte % s.of_layer[layer].page_bytes;
+                let bytes = s.record_page_bytes(layer, entry.level);
+                let at = s.packed_at(layer, s.page_of(entry.level, page.index)) + byte % bytes;
                 packed.read(queue.stream(), at, &mut bits)?;
                 packed.write(queue.stream(), at, &[bits[0] ^ 1 << (byte % 8)])?;
             }

@@ -24,11 +24,10 @@ impl Said {
             mass.push(share as f32);
             terms.push(terms_of_word(share, word));
         }
-        // A block of which nothing is known is as even as can be, and its bounds are those of the others.
-        let (rest, there) = (rest.max(0.0) as f32, mass.len());
+        // Of a block without a word: it may be one token's mass, and its bounds are those of the others.
+        let rest = rest.max(0.0) as f32;
         mass.resize(blocks, rest);
         terms.resize(blocks, [rest, f32::NAN, f32::NAN, 0.0]);
-        debug_assert!(there <= blocks);
         Self { mass, terms, radius: certificate.radius, norm: certificate.norm }
     }
 

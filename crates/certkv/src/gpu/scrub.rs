@@ -44,6 +44,10 @@ struct Look {
     layer: usize,
     block: usize,
     page: PageId,
+    /// The page's number on the device, if it is of records.
+    number: u32,
+    /// Of the records.
+    level: u8,
     /// The page of its originals.
     host: PageId,
     originals: bool,
@@ -62,7 +66,6 @@ impl GpuCache {
     /// # Errors
     /// The driver's; [`Error::Budget`] and out of memory in the first call.
     pub fn scrub(&mut self, how: Scrub) -> Result<Scrubbed, Error> {
-        self.without_levels("scrubbed")?;
         let span = span!("scrub", pages = _, mended = _, damaged = _);
         self.watch()?;
         if how.originals {
@@ -70,10 +73,14 @@ impl GpuCache {
         }
         let (mut done, mut looks) = (Scrubbed::default(), Vec::new());
         while done.pages < how.pages && !done.complete {
-            let Some((sequence, (group, number, entry))) = self.next_block(&mut done.complete) else { continue };
+            let Some((sequence, (group, block, entry))) = self.next_block(&mut done.complete) else { continue };
             let layers = self.core.sizes.groups[group].layers.clone();
             for layer in layers {
-                let look = |page, originals| Look { sequence, layer, block: number, page, host: entry.host, originals };
+                let look = |page: PageId, originals| {
+                    let (level, host) = (entry.level, entry.host);
+                    let number = if originals { page.index } else { self.core.sizes.page_of(level, page.index) };
+                    Look { sequence, layer, block, page, number, level, host, originals }
+                };
                 let there = entry.packed.map(|page| look(page, false));
                 let kept = self.host_at(layer, entry.host).is_ok() && how.originals;
                 looks.extend(there.into_iter().chain(kept.then(|| look(entry.host, true))));
@@ -99,7 +106,7 @@ impl GpuCache {
         let pages = |originals: bool| {
             (0..s.layers).map(move |layer| match originals {
                 true => s.group(layer).host_pages,
-                false => s.group(layer).packed_pages,
+                false => s.pages_of(layer),
             })
         };
         let bytes = (pages(false).sum::<usize>() + pages(true).sum::<usize>()) * size_of::<Seen>();
@@ -151,7 +158,7 @@ impl GpuCache {
                 let some: Vec<&Look> = some.iter().filter(|look| look.originals == originals).collect();
                 for (look, found) in some.iter().zip(self.digests_of(&some)?) {
                     let places = self.watched.seen[usize::from(originals)].get_mut(look.layer);
-                    let Some(seen) = places.and_then(|pages| pages.get_mut(look.page.index as usize)) else { continue };
+                    let Some(seen) = places.and_then(|pages| pages.get_mut(look.number as usize)) else { continue };
                     if seen.generation != look.page.generation {
                         *seen = Seen { generation: look.page.generation, digest: found };
                     } else if seen.digest != found {
@@ -181,8 +188,8 @@ impl GpuCache {
             Ok(match look.originals {
                 true => core.originals.span(self.host_at(look.layer, look.page)?, s.original_bytes)?,
                 false => {
-                    let at = s.packed_at(look.layer, look.page.index);
-                    Span::of(&core.packed, at, s.of_layer[look.layer].page_bytes)?
+                    let at = s.packed_at(look.layer, look.number);
+                    Span::of(&core.packed, at, s.record_page_bytes(look.layer, look.level))?
                 }
             })
         };
@@ -198,24 +205,26 @@ impl GpuCache {
     fn mend(&mut self, look: &Look, sealed: u64) -> Result<bool, Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
-        let bytes = s.of_layer[look.layer].page_bytes;
+        let bytes = s.record_page_bytes(look.layer, look.level);
         self.land()?;
         let (Some(id), Ok(host)) = (look.sequence, self.host_at(look.layer, look.host)) else { return Ok(false) };
         if self.watched.spare.is_none() {
+            // Lower levels have smaller pages.
             let most = s.of_layer.iter().map(|layer| layer.page_bytes).max().unwrap_or(0);
             self.ledger.reserve(Class::Tables, most)?;
             let spare = DeviceBuffer::new(core.queue.gpu(), most);
             self.watched.spare = Some(spare.inspect_err(|_| self.ledger.release(Class::Tables, most))?);
         }
         let Some(spare) = self.watched.spare.take() else { return Ok(false) };
-        let at = s.packed_at(look.layer, look.page.index);
+        let at = s.packed_at(look.layer, look.number);
         let mended = (|| {
             // What lies between sections of a record no coding writes.
             spare.copy_from(core.queue.stream(), 0, &core.packed, at, bytes)?;
             let mut items = Vec::new();
-            let record_bytes = core.sizes.of_layer[look.layer].record_bytes;
+            let record_bytes = bytes / s.kv_heads;
             push_items(&core, look.layer, id.slot as usize, (host, spare.address(), record_bytes), &mut items)?;
-            pack(self, look.layer, Coder::Layer, &items)?;
+            let coder = if s.levels.is_empty() { Coder::Layer } else { Coder::Level(look.level.into()) };
+            pack(self, look.layer, coder, &items)?;
             let made = Span::of(&spare, 0, bytes)?;
             if digests(&core, &mut self.ring, &[made], made)?.first() != Some(&sealed) {
                 return Ok(false);

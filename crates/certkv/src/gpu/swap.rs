@@ -5,6 +5,7 @@
 use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::leaving::landed;
+use super::level_sizes::LevelSizes;
 use super::sizes::Sizes;
 use crate::Error;
 use crate::counters::Kind;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 struct Passing {
     layer: usize,
     block: usize,
+    level: u8,
     /// Who has written it.
     writer: u32,
     /// Its place in host memory.
@@ -32,28 +34,34 @@ const PER_LAUNCH: usize = 1024;
 /// Seals of what is swapped out.
 #[derive(Debug)]
 pub(super) struct Seals {
-    /// Numbers of the layers' formats.
+    /// Numbers of the layers' formats, or of those of all levels.
     formats: Vec<u64>,
+    leveled: bool,
     pages: usize,
     /// `[layer][page]`.
     words: Vec<u64>,
 }
 
 impl Seals {
-    /// `calibration`: the number of the one that codes depend on, if they do on any.
-    pub(super) fn new(layouts: &[RecordLayout], calibration: Option<u64>, pages: usize) -> Self {
+    /// For layers of these layouts, or of these levels. `calibration`: the number of the one that codes depend on, if they do on any.
+    pub(super) fn new(layouts: &[RecordLayout], levels: &[LevelSizes], calibration: Option<u64>, pages: usize) -> Self {
         let number = |layout: &RecordLayout| match calibration.filter(|_| layout.format.key.is_calibrated()) {
             Some(calibration) => hash64(&[format_id(layout), calibration]),
             None => format_id(layout),
         };
-        Self { formats: layouts.iter().map(number).collect(), pages, words: vec![0; layouts.len() * pages] }
+        let formats = match levels {
+            [] => layouts.iter().map(number).collect(),
+            levels => levels.iter().map(|level| number(&level.layout)).collect(),
+        };
+        Self { formats, leveled: !levels.is_empty(), pages, words: vec![0; layouts.len() * pages] }
     }
 
     /// The seal of a page, from the digests of all places.
-    fn of(&self, Passing { layer, block, writer, page }: &Passing, digests: &[u64]) -> u64 {
+    fn of(&self, Passing { layer, block, level, writer, page }: &Passing, digests: &[u64]) -> u64 {
         let written = u64::from(*writer) << 32 | *block as u64;
         let who = [*layer as u64, written, u64::from(page.index), u64::from(page.generation)];
-        let who = who.into_iter().fold(self.formats[*layer], |seal, word| splitmix64(seal ^ word));
+        let format = self.formats[if self.leveled { usize::from(*level) } else { *layer }];
+        let who = who.into_iter().fold(format, |seal, word| splitmix64(seal ^ word));
         splitmix64(who ^ digests[self.at(*layer, *page)])
     }
 
@@ -63,7 +71,7 @@ impl Seals {
 }
 
 impl Sizes {
-    /// First byte of page `page` of records in `layer`, in host memory.
+    /// First byte of page `page` of records in `layer`, in host memory. Pages there have the size of the first level's.
     pub(super) fn swap_at(&self, layer: usize, page: u32) -> usize {
         let own = &self.of_layer[layer];
         own.swap_at + page as usize * own.page_bytes
@@ -88,7 +96,6 @@ impl GpuCache {
     /// # Errors
     /// As [`Cache::swap_out`](crate::Cache::swap_out). The sequence is where it was.
     pub fn swap_out(&mut self, id: SequenceId) -> Result<u64, Error> {
-        self.without_levels("swapped out")?;
         let span = span!("swap out", bytes = _);
         let moved = self.leave(id);
         let moved = self.core.host.moved(Kind::SwapOut, moved)?;
@@ -236,8 +243,9 @@ impl GpuCache {
                     for layer in layers.iter().copied() {
                         core.swap_item(layer, op)?.words().into_iter().for_each(|word| list.push(word));
                         let page = if plan.out() { op.to.id } else { op.from.id };
-                        passing.push(Passing { layer, block: *block, writer: *writer, page });
-                        bytes += s.of_layer[layer].page_bytes as u64;
+                        let level = op.level().unwrap_or(0);
+                        passing.push(Passing { layer, block: *block, level, writer: *writer, page });
+                        bytes += s.record_page_bytes(layer, level) as u64;
                         if list.len() == PER_LAUNCH * SwapItem::WORDS {
                             self.launch_swap(plan.out(), &list)?;
                             list.clear();
@@ -316,15 +324,13 @@ impl Core {
     }
 
     fn swap_item(&self, layer: usize, op: &CopyOp) -> Result<SwapItem, Error> {
-        let (s, swap) = (&self.sizes, self.swap_area()?);
-        let bytes = s.of_layer[layer].page_bytes;
-        let (packed, outside) =
-            if op.from.class == PageClass::Packed { (op.from.id, op.to.id) } else { (op.to.id, op.from.id) };
-        let inside = Span::of(&self.packed, s.packed_at(layer, packed.index), bytes)?;
+        let (s, swap, level) = (&self.sizes, self.swap_area()?, op.level().unwrap_or(0));
+        let (bytes, leaves) = (s.record_page_bytes(layer, level), op.to.class == PageClass::Swap);
+        let (packed, outside) = if leaves { (op.from.id, op.to.id) } else { (op.to.id, op.from.id) };
+        let inside = Span::of(&self.packed, s.packed_at(layer, s.page_of(level, packed.index)), bytes)?;
         let outside_span = swap.span(s.swap_at(layer, outside.index), bytes)?;
         let digest = swap.span(s.swap_digest_at(layer, outside.index), 8)?;
-        let (from, to) =
-            if op.from.class == PageClass::Packed { (inside, outside_span) } else { (outside_span, inside) };
+        let (from, to) = if leaves { (inside, outside_span) } else { (outside_span, inside) };
         Ok(SwapItem::new(from, to, digest)?)
     }
 }

@@ -34,6 +34,7 @@ impl GpuCache {
         prompt: Prompt<'_>,
         first: usize,
     ) -> Result<Vec<Put>, Error> {
+        self.without_levels("exported")?;
         units::export(self, scope, prompt, first)
     }
 
@@ -42,6 +43,7 @@ impl GpuCache {
     /// # Errors
     /// [`Error::Config`] where prefixes are not cached.
     pub fn missing_prefix(&self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<Vec<Get>, Error> {
+        self.without_levels("imported")?;
         units::missing(self, scope, prompt)
     }
 
@@ -55,6 +57,7 @@ impl GpuCache {
         prompt: Prompt<'_>,
         units: &[Get],
     ) -> Result<usize, Error> {
+        self.without_levels("imported")?;
         units::import(self, scope, prompt, units)
     }
 }

@@ -1,10 +1,11 @@
 //! What sequences leave is erased, whichever call of the driver fails: at once, or with the next call, and before anybody else has it.
 use crate::fake_cuda::sweep::code_for;
 use crate::kernels::{self, BLOCK, DIM, KV_HEADS};
+use crate::levels::{self, LADDERS};
 use crate::life::{FORMATS, LAYERS, config};
 use crate::{alone, every};
-use certkv::gpu::{Compiler, Gpu, GpuCache};
-use certkv::{Chunk, Error, Policy, PrefixScope, SequenceId};
+use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
+use certkv::{Chunk, Error, Policy, PrefixScope, Retention, SequenceId, retention};
 
 const KV: usize = KV_HEADS * DIM;
 const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
@@ -37,7 +38,7 @@ fn live(compiler: &Compiler, format: &str, erase: bool) -> (usize, Vec<Error>) {
     kernels::begin(format);
     let mut errors = Vec::new();
     let gpu = insist(&mut errors, || Ok(Gpu::open(0)?));
-    let config = certkv::gpu::GpuConfig { erase, ..config(format) };
+    let config = GpuConfig { erase, ..config(format) };
     let mut cache = insist(&mut errors, || GpuCache::new(&gpu, compiler, config.clone()));
     let id = insist(&mut errors, || cache.create());
     grow(&mut cache, &mut errors, id, BLOCK + 3);
@@ -66,11 +67,55 @@ fn live(compiler: &Compiler, format: &str, erase: bool) -> (usize, Vec<Error>) {
     (left, errors)
 }
 
+/// The same of blocks that have levels, and change them.
+fn live_at_levels(compiler: &Compiler, ladder: &str, erase: bool) -> (usize, Vec<Error>) {
+    let ladder: Vec<&str> = ladder.split(' ').collect();
+    kernels::begin(ladder[0]);
+    let mut errors = Vec::new();
+    let gpu = insist(&mut errors, || Ok(Gpu::open(0)?));
+    // Who decides has blocks coded beside all pages; this one asks in every call.
+    let rule = retention::Rule { every: 1, looks: 1, ..retention::Rule::default() };
+    let control = Some(Retention { rule, ..Retention::new(levels::budget(&ladder)) }.into());
+    let config = GpuConfig { erase, control, ..levels::config(&ladder, 0) };
+    let mut cache = insist(&mut errors, || GpuCache::new(&gpu, compiler, config.clone()));
+    let id = insist(&mut errors, || cache.create());
+    grow(&mut cache, &mut errors, id, 2 * BLOCK + 3);
+    let attended = |cache: &mut GpuCache| -> Result<(), Error> {
+        let rows = vec![0x3c01u16; KV];
+        let mut step = cache.begin_with(&[Chunk { sequence: id, tokens: 1 }], Policy::Packed)?;
+        for layer in 0..LAYERS {
+            step.append_bits(layer, &rows, &rows)?;
+            step.attend(layer, &[0.5; kernels::GROUP * KV])?;
+        }
+        step.finish()
+    };
+    for block in [0, 1, 0] {
+        insist(&mut errors, || attended(&mut cache));
+        insist(&mut errors, || cache.control(id));
+        let level = (cache.level(id, 1, block).expect("a level") + 1) % ladder.len();
+        insist(&mut errors, || cache.change_level(id, 1, block, level));
+    }
+    let fork = insist(&mut errors, || cache.fork(id));
+    insist(&mut errors, || cache.change_level(fork, 0, 1, ladder.len() - 1));
+    insist(&mut errors, || cache.truncate(id, cache.len(id)?.min(BLOCK + 2)));
+    for id in [id, fork] {
+        insist(&mut errors, || match cache.release(id) {
+            Err(Error::UnknownSequence(_)) => Ok(()),
+            result => result,
+        });
+    }
+    let left = insist(&mut errors, || cache.residue());
+    assert_eq!(cache.live_pages(), 0);
+    (left, errors)
+}
+
 #[test]
 fn nothing_is_left_whichever_call_fails() {
     let (fake, compiler, _turn) = alone();
     let (mut executed, mut failed, mut reported, mut seen) = (0, Vec::new(), 0, 0);
-    for format in FORMATS {
+    let ladder = LADDERS[1].join(" ");
+    for format in FORMATS.into_iter().chain([&ladder[..]]) {
+        let live = if format.contains(' ') { live_at_levels } else { live };
         fake.reset();
         let (left, errors) = live(compiler, format, true);
         assert!(left == 0 && errors.is_empty(), "{format}: {left} bytes, {errors:?}");
@@ -94,9 +139,9 @@ fn nothing_is_left_whichever_call_fails() {
         fake.empty_stack();
     }
     println!(
-        "GATE erase-gpu executed={executed} failed={} controls={seen}/3 seed=0x0 reported={reported}",
+        "GATE erase-gpu executed={executed} failed={} controls={seen}/4 seed=0x0 reported={reported}",
         failed.len()
     );
     assert!(failed.is_empty(), "{failed:#?}");
-    assert!(seen == 3 && executed > 100 && reported > executed / 4, "{seen} {executed} {reported}");
+    assert!(seen == 4 && executed > 100 && reported > executed / 4, "{seen} {executed} {reported}");
 }

@@ -7,8 +7,8 @@ use crate::life::LAYERS;
 use crate::model::{element, expected, rows};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{
-    Certified, Chunk, Error, Geometry, Level, Policy, Protection, Retention, SequenceId, Side, SmartKv, Status,
-    retention,
+    Certified, Chunk, Error, Eviction, Geometry, Level, Policy, PrefixConfig, PrefixScope, PrefixSecret, Protection,
+    Retention, SequenceId, Side, SmartKv, Status, retention,
 };
 use certkv_control::smartkv::{Controller, Ladder, Rule, Told, WidthAllocator};
 use certkv_core::RecordLayout;
@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 const KV: usize = KV_HEADS * DIM;
 const Q: usize = GROUP * KV;
 const OPERATIONS: usize = 150;
+const SCOPE: PrefixScope<'_> = PrefixScope::new(b"domain", b"model");
 
 /// Records of all formats have room for the fake's mark.
 pub(crate) const LADDERS: [&[&str]; 2] =
@@ -39,13 +40,17 @@ struct World {
     r: Rng,
     next: u32,
     wrong: Vec<String>,
-    /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped.
-    seen: [usize; 7],
+    /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped, sequences that were away, blocks cached, and sequences that began with some.
+    seen: [usize; 10],
 }
 
 /// Decides often.
 fn rule() -> Rule {
     Rule { points: 0.0, checks: 0, base: 2, drift_every: 1, ..Rule::default() }
+}
+
+fn fresh(layer: usize) -> Controller {
+    Controller::new(layer, GROUP * KV_HEADS, rule()).expect("a controller")
 }
 
 /// Bytes of a page by level.
@@ -71,7 +76,8 @@ pub(crate) fn config(ladder: &[&str], seed: u64) -> GpuConfig {
         tokens: if i == 0 { 20 - few * (ladder.len() - 1) } else { few } * BLOCK,
     };
     let mut config = GpuConfig::new(geometry, 20 * BLOCK).with_levels(ladder.iter().enumerate().map(level).collect());
-    (config.max_context, config.max_sequences) = (9 * BLOCK, 5);
+    (config.max_context, config.max_sequences, config.swap_tokens) = (9 * BLOCK, 5, 12 * BLOCK);
+    config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 6, eviction: Eviction::Lru });
     // The sum of the bytes of a page at every level but the last, of which there are few pages: more is wanted than there is room for.
     config.control = (seed % 2 == 1).then(|| SmartKv { rule: rule(), ..SmartKv::new(budget(ladder)) }.into());
     config.plan_apart = seed % 4 < 3;
@@ -95,7 +101,7 @@ pub(crate) fn mark(tokens: &[u32], layer: usize, head: usize, block: usize) -> u
 
 impl World {
     fn new(cache: GpuCache, levels: usize, controlled: bool, seed: u64) -> Self {
-        let (r, told, seen) = (Rng::new(seed), [0; 2], [0; 7]);
+        let (r, told, seen) = (Rng::new(seed), [0; 2], [0; 10]);
         Self {
             cache,
             live: Vec::new(),
@@ -294,6 +300,10 @@ impl World {
 
     fn change(&mut self) {
         let at = self.r.below(self.live.len());
+        self.change_of(at);
+    }
+
+    fn change_of(&mut self, at: usize) {
         let (id, blocks) = (self.live[at].0, self.live[at].1.len() / BLOCK);
         for _ in 0..1 + self.r.below(4) {
             let (layer, block) = (self.r.below(LAYERS), self.r.below(blocks + 1));
@@ -318,7 +328,6 @@ impl World {
             let created = self.cache.create();
             let new = self.allow(created).map(|id| (id, Vec::new(), [(); LAYERS].map(|()| Vec::new())));
             if new.is_some() && self.controlled {
-                let fresh = |layer| Controller::new(layer, GROUP * KV_HEADS, rule()).expect("a controller");
                 self.twins.push(core::array::from_fn(fresh));
             }
             self.live.extend(new);
@@ -346,18 +355,78 @@ impl World {
                     self.seen[5] += 1;
                 }
             }
-            4 => {
-                self.cache.release(id).expect("a release");
-                self.live.swap_remove(at);
-                if self.controlled {
-                    self.twins.swap_remove(at);
-                }
-            }
+            4 => self.release(at),
+            38 => self.publish(at),
+            35..=37 => self.resume(at),
+            39 => self.leave(at),
             5 | 6 => self.step(2 * BLOCK + 3),
             7 => self.verify(at),
             8..=18 => self.change(),
             _ => self.step(1),
         }
+    }
+
+    fn release(&mut self, at: usize) {
+        self.cache.release(self.live[at].0).expect("a release");
+        self.live.swap_remove(at);
+        if self.controlled {
+            self.twins.swap_remove(at);
+        }
+    }
+
+    /// What a sequence has is cached, at the levels that its blocks have.
+    fn publish(&mut self, at: usize) {
+        let (id, tokens, _) = &self.live[at];
+        let published = self.cache.publish(*id, &SCOPE, (&tokens[..]).into()).expect("a publication");
+        self.seen[8] += published.added;
+    }
+
+    /// One that begins with what is cached of another's tokens: blocks have the levels that they were published with, and change for it alone.
+    fn resume(&mut self, at: usize) {
+        let tokens = self.live[at].1.clone();
+        let resumed = self.cache.create_from(&SCOPE, (&tokens[..]).into());
+        let Some((id, there)) = self.allow(resumed) else { return };
+        let level = |layer: usize, block| self.cache.level(id, layer, block).expect("a level");
+        let levels = core::array::from_fn(|layer| (0..there / BLOCK).map(|block| level(layer, block)).collect());
+        self.live.push((id, tokens[..there].to_vec(), levels));
+        if self.controlled {
+            self.twins.push(core::array::from_fn(fresh));
+        }
+        self.seen[9] += usize::from(there > 0);
+        self.verify(self.live.len() - 1);
+    }
+
+    /// A sequence goes away while others change, and comes back with the levels that it had, or finds no pages.
+    fn leave(&mut self, at: usize) {
+        let id = self.live[at].0;
+        let left = self.cache.swap_out(id);
+        if self.allow(left).is_none() {
+            return;
+        }
+        assert!(matches!(self.cache.control(id), Err(Error::SwappedOut)));
+        if self.live[at].1.len() >= BLOCK {
+            let other = (self.live[at].2[0][0] + 1) % self.levels;
+            assert!(matches!(self.cache.change_level(id, 0, 0, other), Err(Error::SwappedOut)));
+        }
+        if self.r.chance(0.3) {
+            let len = self.live[at].1.len().saturating_sub(self.r.below(BLOCK));
+            let cut = self.cache.truncate(id, len);
+            if self.allow(cut).is_some() {
+                self.live[at].1.truncate(len);
+                Self::grown(&mut self.live[at].2, len);
+            }
+        }
+        let others: Vec<usize> = (0..self.live.len()).filter(|other| *other != at).collect();
+        if !others.is_empty() {
+            let other = others[self.r.below(others.len())];
+            self.change_of(other);
+        }
+        let back = self.cache.swap_in(id);
+        match self.allow(back) {
+            Some(_) => self.verify(at),
+            None => self.release(at),
+        }
+        self.seen[7] += 1;
     }
 
     fn verify(&mut self, at: usize) {
@@ -377,10 +446,10 @@ impl World {
     }
 }
 
-fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], [usize; 2], Vec<String>) {
+fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 10], [usize; 2], Vec<String>) {
     let fake = crate::fake_cuda::Fake::get();
     kernels::looks(true);
-    let (mut seen, mut told, mut wrong) = ([0; 7], [0; 2], Vec::new());
+    let (mut seen, mut told, mut wrong) = ([0; 10], [0; 2], Vec::new());
     // Of lives whose calls were made to fail.
     kernels::GAPS.store(0, Ordering::Relaxed);
     for seed in 0..worlds {
@@ -398,6 +467,7 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 7], [usiz
         for (id, ..) in world.live.drain(..) {
             world.cache.release(id).expect("a release");
         }
+        world.cache.evict_prefixes(usize::MAX).expect("evictions");
         world.cache.synchronize().expect("the fake");
         assert_eq!(world.cache.live_pages(), 0, "seed {seed}: pages are left");
         seen.iter_mut().zip(world.seen).for_each(|(sum, n)| *sum += n);
@@ -431,7 +501,7 @@ fn launches_read_every_block_at_its_level() {
     for deferred in [false, true] {
         let (seen, told, wrong) = lives(compiler, deferred, WORLDS);
         println!(
-            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps: {seen:?}; {} layers told to who decides, which moved {} blocks",
+            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps, sequences away, units cached, and begun with: {seen:?}; {} layers told to who decides, which moved {} blocks",
             told[0], told[1]
         );
         assert!(wrong.is_empty(), "{} wrong, first {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);

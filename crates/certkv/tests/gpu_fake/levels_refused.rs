@@ -5,7 +5,7 @@ use crate::levels::{LADDERS, config};
 use crate::life::LAYERS;
 use certkv::danger::Gating;
 use certkv::gpu::{Gpu, GpuCache, GpuConfig};
-use certkv::{BoundBudget, Error, Eviction, PrefixConfig, PrefixSecret, Retention, SaveScope, Scrub, SmartKv, Window};
+use certkv::{BoundBudget, Error, PrefixScope, Retention, SaveScope, SmartKv, Window};
 use certkv_control::smartkv::Rule;
 
 #[test]
@@ -14,7 +14,6 @@ fn what_levels_do_not_go_with_is_named() {
     fake.reset();
     let gpu = Gpu::open(0).expect("the fake");
     let good = || config(LADDERS[0], 0);
-    let prefixes = PrefixConfig { secret: PrefixSecret::new([1; 32]), units: 4, eviction: Eviction::Lru };
     let gated = SmartKv { rule: Rule { gate: Some(Gating::default()), ..Rule::default() }, ..SmartKv::new(900.0) };
     // Bounds of calibrated keys are in another metric than those of the first level, and the device tells one of them.
     let mixed = || {
@@ -23,10 +22,7 @@ fn what_levels_do_not_go_with_is_named() {
         mixed
     };
     for (config, field) in [
-        (GpuConfig { prefixes: Some(prefixes), ..good() }, "prefixes"),
-        (GpuConfig { swap_tokens: BLOCK, ..good() }, "swap_tokens"),
         (GpuConfig { chunk_tokens: BLOCK, ..good() }, "chunk_tokens"),
-        (GpuConfig { erase: true, ..good() }, "erase"),
         (good().with_window(Window::new(BLOCK)), "windows"),
         (GpuConfig { control: Some(gated.into()), ..mixed() }, "control"),
         (GpuConfig { control: Some(Retention::new(900.0).into()), ..mixed() }, "control.retention"),
@@ -47,11 +43,13 @@ fn what_levels_do_not_go_with_is_named() {
     let mut cache = GpuCache::new(&gpu, compiler, good()).expect("a cache");
     let id = cache.create().expect("a sequence");
     let scope = SaveScope { model: b"model", key: None };
+    let (prefix, tokens) = (PrefixScope::new(b"domain", b"model"), [1u32; 64]);
     for refused in [
-        cache.swap_out(id).map(drop),
         cache.save(id, &scope, &mut Vec::new()).map(drop),
         cache.restore(&scope, &mut &[0u8; 8][..]).map(drop),
-        cache.scrub(Scrub { pages: 1, originals: false }).map(drop),
+        cache.export_prefix(&prefix, (&tokens[..]).into(), 0).map(drop),
+        cache.missing_prefix(&prefix, (&tokens[..]).into()).map(drop),
+        cache.import_prefix(&prefix, (&tokens[..]).into(), &[]).map(drop),
     ] {
         assert!(matches!(refused, Err(Error::Config { field: "levels", .. })), "{refused:?}");
     }

@@ -25,9 +25,11 @@ impl Core {
         let mut pages: Vec<u32> = ids.iter().map(|id| id.index).collect();
         let fill = |buffer: &DeviceBuffer, at: usize, bytes: usize| buffer.fill(self.queue.stream(), at, bytes, 0);
         match class {
-            PageClass::Packed => {
+            PageClass::Packed | PageClass::Level(_) => {
+                let level = class.level().unwrap_or(0);
                 for (run, layer) in runs(&mut pages).flat_map(|run| layers().map(move |layer| (run.clone(), layer))) {
-                    fill(&self.packed, s.packed_at(layer, run.start), run.len() * s.of_layer[layer].page_bytes)?;
+                    let at = s.packed_at(layer, s.page_of(level, run.start));
+                    fill(&self.packed, at, run.len() * s.record_page_bytes(layer, level))?;
                 }
                 Ok(())
             }
@@ -58,7 +60,6 @@ impl Core {
                 });
                 self.queue.download_all(&mut self.queue.batch(s.layers * ids.len()), copies)
             }
-            PageClass::Level(_) => Ok(()),
         }
     }
 
