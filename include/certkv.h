@@ -1380,8 +1380,7 @@ typedef struct certkv_config {
   /**
    * `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
    * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-   * `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`, and sequences are neither saved nor restored, nor cached prefixes put into stores,
-   * there. Borrowed during the call.
+   * `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`. Borrowed during the call.
    */
   const struct certkv_level *levels;
   /**

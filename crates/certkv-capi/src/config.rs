@@ -163,8 +163,7 @@ pub struct certkv_config {
     pub move_events: u64,
     /// `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
     /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-    /// `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`, and sequences are neither saved nor restored, nor cached prefixes put into stores,
-    /// there. Borrowed during the call.
+    /// `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`. Borrowed during the call.
     pub levels: *const certkv_level,
     /// SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU it takes 4 bytes of
     /// device memory a block and query head in each layer. Borrowed during the call.

@@ -94,7 +94,7 @@ pub struct GpuConfig {
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
-    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store and chunks on the GPU; such sequences are not saved, nor cached prefixes put into stores.
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store and chunks on the GPU; cached prefixes are not put into stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. Takes the words of every layer, as `plan_apart` does, also under the packed policy.
     /// Who judges by what levels lose takes room for 16 pages of records beside that, and no ladder in which keys of a calibration (`ctqN`, `gtqN`) are beside others, whose bounds are in another metric.

@@ -26,6 +26,16 @@ struct Memory {
     demands: Vec<f32>,
 }
 
+/// What a file says beside blocks.
+struct Parsed {
+    /// By layer.
+    memory: Vec<Memory>,
+    /// By group: where it has a window, the block behind the hole.
+    holes: Vec<Option<usize>>,
+    /// By group: the level of each full block; empty where there are none.
+    levels: Vec<Vec<u8>>,
+}
+
 const fn malformed(why: &'static str) -> SaveError {
     SaveError::Malformed { section: "state", why }
 }
@@ -39,7 +49,6 @@ impl GpuCache {
     /// # Errors
     /// Unknown sequence; a row that the device [refused](super::GpuStep::append_device); the driver's; [`SaveError::Io`], and [`Error::Fetch`] of spilled originals: what was written so far is of no use.
     pub fn save(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
-        self.without_levels("saved")?;
         let span = span!("save", bytes = _);
         let written = self.write_out(id, scope, out);
         let written = self.core.host.moved(Kind::Save, written)?;
@@ -51,7 +60,8 @@ impl GpuCache {
         let sizes = &self.core.sizes;
         let groups = self.layouts.iter().enumerate();
         let groups = groups.map(|(layer, layout)| GroupKind::of_layer(layout.format, sizes.window(layer)));
-        header::of(&self.config.geometry, Order::Fragments, groups, &[], self.calibration(), scope.model, tokens)
+        let (levels, calibration) = (&self.config.levels, self.calibration());
+        header::of(&self.config.geometry, Order::Fragments, groups, levels, calibration, scope.model, tokens)
     }
 
     fn write_out(&mut self, id: SequenceId, scope: &SaveScope<'_>, out: &mut dyn Write) -> Result<u64, Error> {
@@ -81,6 +91,10 @@ impl GpuCache {
         for table in entry.tables.iter().filter(|table| table.window().is_some()) {
             state::put(&mut bytes, table.hole().end as u64);
         }
+        for table in entry.tables.iter().filter(|_| !core.sizes.levels.is_empty()) {
+            let full = table.numbered().filter(|(_, entry)| entry.is_full());
+            full.for_each(|(_, entry)| state::put(&mut bytes, entry.level.into()));
+        }
         writer.section(Tag::State, &bytes)?;
         for (number, group) in core.sizes.groups.iter().enumerate() {
             let blocks: Vec<_> =
@@ -106,7 +120,6 @@ impl GpuCache {
     /// [`Error::Save`] says why a file is refused; as [`GpuCache::create`] and [`GpuCache::begin`] if there is no room; the
     /// driver's. Nothing changed.
     pub fn restore(&mut self, scope: &SaveScope<'_>, from: &mut dyn Read) -> Result<SequenceId, Error> {
-        self.without_levels("restored")?;
         let span = span!("restore", bytes = _);
         let mut from = Counted { from, bytes: 0 };
         let restored = self.read_in(scope, &mut from);
@@ -130,12 +143,13 @@ impl GpuCache {
             return Err(Error::TooManySequences { max_sequences: s.rows });
         }
         reader.section(Tag::State, usize::MAX, &mut bytes)?;
-        let (memory, holes) = core.parse(&bytes, tokens)?;
+        let Parsed { memory, holes, levels } = core.parse(&bytes, tokens)?;
         let mut filled = Ok(());
-        for ((number, table), hole) in tables.iter_mut().enumerate().zip(holes) {
+        for (((number, table), hole), levels) in tables.iter_mut().enumerate().zip(holes).zip(&levels) {
             let group = &s.groups[number];
             let mut block = |cache: &mut Self, span: &RowSpan| -> Result<(), Error> {
-                let packed = if span.packed.is_some() { group.page_bytes } else { 0 };
+                let records = |layer: &usize| span.packed.map_or(0, |_| s.record_page_bytes(*layer, span.level));
+                let packed: usize = group.layers.iter().map(records).sum();
                 let expected = group.layers.len() * s.original_bytes + packed;
                 reader.section(Tag::Block, expected, &mut bytes)?;
                 if bytes.len() != expected {
@@ -145,7 +159,7 @@ impl GpuCache {
                 cache.copy_in(number, span, &bytes)
             };
             filled = filled.and_then(|()| match hole {
-                None => self.fill(table, |table| table.reserve(tokens), &mut block),
+                None => self.fill(table, |table| table.reserve_at(tokens, levels), &mut block),
                 Some(hole) => self.fill_window(table, tokens, hole, &mut block),
             });
         }
@@ -211,7 +225,7 @@ impl GpuCache {
         }
         for layer in s.groups[group].layers.iter().copied() {
             let (originals, rest) = bytes.split_at(s.original_bytes);
-            let (records, rest) = rest.split_at(if span.packed.is_some() { s.of_layer[layer].page_bytes } else { 0 });
+            let (records, rest) = rest.split_at(span.packed.map_or(0, |_| s.record_page_bytes(layer, span.level)));
             core.page_in((layer, self.host_at(layer, span.host)?), span, originals, records)?;
             bytes = rest;
         }
@@ -301,8 +315,7 @@ impl Core {
         Ok(())
     }
 
-    /// What a file of `tokens` tokens remembers, by layer; and, of groups with windows, the block behind the hole.
-    fn parse(&self, bytes: &[u8], tokens: usize) -> Result<(Vec<Memory>, Vec<Option<usize>>), SaveError> {
+    fn parse(&self, bytes: &[u8], tokens: usize) -> Result<Parsed, SaveError> {
         let s = &self.sizes;
         let coded = tokens >= s.block;
         let (width, all) = (s.kv_heads * s.dim, s.q_heads() * Demand::WORDS);
@@ -328,7 +341,13 @@ impl Core {
             }
             *hole = Some(end);
         }
-        if rest.0.is_empty() { Ok((memory, holes)) } else { Err(malformed("longer than it says")) }
+        let mut levels = vec![Vec::new(); s.groups.len()];
+        for of_group in levels.iter_mut().filter(|_| !s.levels.is_empty()) {
+            for _ in 0..tokens / s.block {
+                of_group.push(rest.count(s.levels.len() - 1)? as u8);
+            }
+        }
+        if rest.0.is_empty() { Ok(Parsed { memory, holes, levels }) } else { Err(malformed("longer than it says")) }
     }
 
     /// Originals of one layer of a block, which lie at byte `at`, its first `rows` alone. Whoever asks has waited for the device.
@@ -347,10 +366,13 @@ impl Core {
     pub(super) fn records_out(&self, layer: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let s = &self.sizes;
         let start = bytes.len();
-        bytes.resize(start + if entry.is_full() { s.of_layer[layer].page_bytes } else { 0 }, 0);
+        bytes.resize(start + if entry.is_full() { s.record_page_bytes(layer, entry.level) } else { 0 }, 0);
         let into = &mut bytes[start..];
         match (entry.packed, entry.swapped, &self.swap) {
-            (Some(packed), ..) => self.packed.read(self.queue.stream(), s.packed_at(layer, packed.index), into)?,
+            (Some(packed), ..) => {
+                let at = s.packed_at(layer, s.page_of(entry.level, packed.index));
+                self.packed.read(self.queue.stream(), at, into)?;
+            }
             (None, Some(swapped), Some(swap)) => swap.read(s.swap_at(layer, swapped.page.index), into)?,
             _ => {}
         }
@@ -368,7 +390,10 @@ impl Core {
         let s = &self.sizes;
         self.put_originals(at, originals)?;
         match (span.packed, span.tail) {
-            (Some(packed), _) => self.packed.write(self.queue.stream(), s.packed_at(layer, packed.index), records)?,
+            (Some(packed), _) => {
+                let at = s.packed_at(layer, s.page_of(span.level, packed.index));
+                self.packed.write(self.queue.stream(), at, records)?;
+            }
             (None, Some(tail)) => self.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
         }

@@ -8,7 +8,7 @@ use crate::model::{element, expected, rows};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{
     Certified, Chunk, Error, Eviction, Geometry, Level, Policy, PrefixConfig, PrefixScope, PrefixSecret, Protection,
-    Retention, SequenceId, Side, SmartKv, Status, retention,
+    Retention, SaveScope, SequenceId, Side, SmartKv, Status, retention,
 };
 use certkv_control::smartkv::{Controller, Ladder, Rule, Told, WidthAllocator};
 use certkv_core::RecordLayout;
@@ -40,8 +40,8 @@ struct World {
     r: Rng,
     next: u32,
     wrong: Vec<String>,
-    /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped, sequences that were away, blocks cached, and sequences that began with some.
-    seen: [usize; 10],
+    /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped, sequences that were away, units cached, sequences that began with some, and those of files.
+    seen: [usize; 11],
 }
 
 /// Decides often.
@@ -101,7 +101,7 @@ pub(crate) fn mark(tokens: &[u32], layer: usize, head: usize, block: usize) -> u
 
 impl World {
     fn new(cache: GpuCache, levels: usize, controlled: bool, seed: u64) -> Self {
-        let (r, told, seen) = (Rng::new(seed), [0; 2], [0; 10]);
+        let (r, told, seen) = (Rng::new(seed), [0; 2], [0; 11]);
         Self {
             cache,
             live: Vec::new(),
@@ -357,6 +357,7 @@ impl World {
             }
             4 => self.release(at),
             38 => self.publish(at),
+            34 => self.copy(at),
             35..=37 => self.resume(at),
             39 => self.leave(at),
             5 | 6 => self.step(2 * BLOCK + 3),
@@ -394,6 +395,29 @@ impl World {
         }
         self.seen[9] += usize::from(there > 0);
         self.verify(self.live.len() - 1);
+    }
+
+    /// A sequence to a file and another from it, at the same levels; some that are away in between.
+    fn copy(&mut self, at: usize) {
+        let (id, tokens, levels) = self.live[at].clone();
+        let scope = SaveScope { model: b"model", key: None };
+        let away = self.r.chance(0.3) && self.cache.swap_out(id).is_ok();
+        let mut file = Vec::new();
+        self.cache.save(id, &scope, &mut file).expect("a file");
+        let restored = self.cache.restore(&scope, &mut &file[..]);
+        if let Some(copy) = self.allow(restored) {
+            self.live.push((copy, tokens, levels));
+            if self.controlled {
+                self.twins.push(core::array::from_fn(fresh));
+            }
+            self.seen[10] += 1;
+            self.verify(self.live.len() - 1);
+        }
+        // Its pages may be the copy's by now.
+        let back = if away { self.cache.swap_in(id).map(drop) } else { Ok(()) };
+        if self.allow(back).is_none() {
+            self.release(at);
+        }
     }
 
     /// A sequence goes away while others change, and comes back with the levels that it had, or finds no pages.
@@ -446,10 +470,10 @@ impl World {
     }
 }
 
-fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 10], [usize; 2], Vec<String>) {
+fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 11], [usize; 2], Vec<String>) {
     let fake = crate::fake_cuda::Fake::get();
     kernels::looks(true);
-    let (mut seen, mut told, mut wrong) = ([0; 10], [0; 2], Vec::new());
+    let (mut seen, mut told, mut wrong) = ([0; 11], [0; 2], Vec::new());
     // Of lives whose calls were made to fail.
     kernels::GAPS.store(0, Ordering::Relaxed);
     for seed in 0..worlds {
@@ -501,7 +525,7 @@ fn launches_read_every_block_at_its_level() {
     for deferred in [false, true] {
         let (seen, told, wrong) = lives(compiler, deferred, WORLDS);
         println!(
-            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps, sequences away, units cached, and begun with: {seen:?}; {} layers told to who decides, which moved {} blocks",
+            "deferred {deferred}: blocks read at the first level and below it, changes and those without pages, forks, cuts, dropped steps, sequences away, units cached, and begun with, files: {seen:?}; {} layers told to who decides, which moved {} blocks",
             told[0], told[1]
         );
         assert!(wrong.is_empty(), "{} wrong, first {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);

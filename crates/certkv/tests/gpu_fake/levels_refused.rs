@@ -45,14 +45,18 @@ fn what_levels_do_not_go_with_is_named() {
     let scope = SaveScope { model: b"model", key: None };
     let (prefix, tokens) = (PrefixScope::new(b"domain", b"model"), [1u32; 64]);
     for refused in [
-        cache.save(id, &scope, &mut Vec::new()).map(drop),
-        cache.restore(&scope, &mut &[0u8; 8][..]).map(drop),
         cache.export_prefix(&prefix, (&tokens[..]).into(), 0).map(drop),
         cache.missing_prefix(&prefix, (&tokens[..]).into()).map(drop),
         cache.import_prefix(&prefix, (&tokens[..]).into(), &[]).map(drop),
     ] {
         assert!(matches!(refused, Err(Error::Config { field: "levels", .. })), "{refused:?}");
     }
+    // A file of another ladder.
+    let mut file = Vec::new();
+    cache.save(id, &scope, &mut file).expect("a file");
+    let mut other = GpuCache::new(&gpu, compiler, config(LADDERS[1], 0)).expect("a cache");
+    assert!(matches!(other.restore(&scope, &mut &file[..]), Err(Error::Save(_))));
+    assert!(cache.restore(&scope, &mut &file[..]).is_ok());
     assert!(matches!(cache.change_level(id, LAYERS, 0, 1), Err(Error::Layer { .. })));
     assert!(matches!(cache.change_level_of(id, 0, KV_HEADS, 0, 1), Err(Error::Shape { argument: "kv_head", .. })));
     let other = GpuCache::new(&gpu, compiler, good()).expect("a cache").create().expect("a sequence");
