@@ -70,12 +70,18 @@ impl Kernel {
         // A product of query and scale may underflow, which a float of the least normal size covers (`set_keys`).
         entry.slack.set_keys(f64::from(summary.eps), 0.0, f64::from(summary.kappa));
         let (lines, element) = (shape.dim_lines(), Element::of_code(code));
-        let scales = by_line(scales, self.layout.format.key.group(shape.dim), element);
+        let rows = Side { rows: Rows::Bytes(codes), element, n: shape.tokens, ahead: work.ahead.keys };
+        let group = self.layout.format.key.group(shape.dim);
+        let scales = by_line(scales, group, element);
+        // One scale for all channels multiplies the logits: as many roundings, and no query to be scaled anew for every block.
+        if group == shape.dim {
+            (self.ops.score_rows)(&rows, &work.q, self.unit() * scales[0], shape, &mut work.x);
+            return;
+        }
         for (l, line) in work.page.lines[..shape.heads * lines].iter_mut().enumerate() {
             *line = work.q[l];
             line.scale(scales[l % lines]);
         }
-        let rows = Side { rows: Rows::Bytes(codes), element, n: shape.tokens, ahead: work.ahead.keys };
         (self.ops.score_rows)(&rows, &work.page.lines, self.unit(), shape, &mut work.x);
     }
 
