@@ -24,7 +24,7 @@ const OPENING: &str = "\
  * Callbacks. There are three kinds: the functions of a host's own store (certkv_store_callbacks), on threads of the library, a log
  * (certkv_log_callback) and its memory for pages (certkv_allocator), on the host's.
  * Numbers. Calls compute in the floating-point environment that C begins with, whatever the thread's is (rounded otherwise, without
- * subnormal numbers), which is its own again when they return. So do callbacks.
+ * subnormal numbers), which is its own again when they return. A host's store and its memory for pages are called in it, too.
  * Stream, Capture. Stream says what a call enqueues where; a cache on a GPU has a stream of its own, which
  * certkv_step_after_stream and certkv_step_before_stream order with the caller's. Capture says whether a call may be made
  * while a CUDA graph is captured.

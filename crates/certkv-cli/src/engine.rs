@@ -34,7 +34,7 @@ impl Calibrations {
     /// What these formats need, as a configuration has it.
     pub fn of(&self, formats: &[Format]) -> (Option<Arc<Calibration>>, Vec<Arc<Codebooks>>) {
         let keys = || formats.iter().map(|format| format.key);
-        let schemes = keys().any(|key| key.is_calibrated() && key.tier().is_none());
+        let schemes = keys().any(|key| key.is_folded());
         let books = self.codebooks.iter().filter(|books| keys().any(|key| key.tier() == Some(books.tier())));
         (self.schemes.clone().filter(|_| schemes), books.cloned().collect())
     }

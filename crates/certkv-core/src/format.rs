@@ -279,6 +279,11 @@ impl KeyFormat {
         matches!(self, Self::Turbo { calibrated: true, .. } | Self::Gtq { .. })
     }
 
+    /// True if what is coded are keys without a calibration's centres, by its balance scales (math.md (2.19a)): in a metric that is not that of others.
+    pub const fn is_folded(self) -> bool {
+        self.is_calibrated() && self.tier().is_none()
+    }
+
     /// True for TurboQuant vectors, one or several to a head.
     pub const fn is_rotated(self) -> bool {
         matches!(self, Self::Turbo { .. } | Self::Gtq { code: GroupCode::Widths { .. } })

@@ -73,7 +73,8 @@ impl Kernel {
         let rows = Side { rows: Rows::Bytes(codes), element, n: shape.tokens, ahead: work.ahead.keys };
         let group = self.layout.format.key.group(shape.dim);
         let scales = by_line(scales, group, element);
-        // One scale for all channels multiplies the logits: as many roundings, and no query to be scaled anew for every block.
+        // One scale for all channels multiplies the logits: as many roundings, and no query to be scaled anew for every block. Products with codes are those
+        // with keys over the scale, so none overflows where the bound is finite, and what underflows is nothing beside `slack::EXP`.
         if group == shape.dim {
             (self.ops.score_rows)(&rows, &work.q, self.unit() * scales[0], shape, &mut work.x);
             return;

@@ -105,7 +105,7 @@ impl Calibrated {
     /// coded in, or codebooks of another tier; [`Error::Calibration`] for one of another geometry.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, Error> {
         let formats: Vec<Format> = config.all_formats().collect();
-        let scheme = formats.iter().find(|format| format.key.is_calibrated() && format.key.tier().is_none());
+        let scheme = formats.iter().find(|format| format.key.is_folded());
         let calibration = needed(&config.calibration, scheme)?;
         let books = books_of(&config.codebooks, &formats)?;
         let Geometry { layers, q_heads, kv_heads, head_dim, .. } = config.geometry;

@@ -212,7 +212,7 @@ impl Options {
         if let Some(books) = found.codebooks.iter().find(|books| !tiers().any(|tier| tier == Some(books.tier()))) {
             return Err(CliError::Usage(format!("eval: codebooks {} without a format that needs them", books.tier())));
         }
-        let schemes = |format: &Format| format.key.is_calibrated() && format.key.tier().is_none();
+        let schemes = |format: &Format| format.key.is_folded();
         if found.schemes.is_some() && !self.all_formats().any(schemes) {
             return Err(CliError::Usage("eval: schemes of a calibration without a format that needs them".into()));
         }

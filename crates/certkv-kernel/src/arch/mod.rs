@@ -103,6 +103,15 @@ pub(crate) struct Ops {
     pub(crate) unpack_stretch: crate::prefill::UnpackFn,
 }
 
+/// How many of `heads` heads go side by side, where four do as long as there are so many.
+pub(crate) const fn at_once(heads: usize) -> usize {
+    match heads {
+        1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
+}
+
 type ValueFn = fn(&ValueCodes<'_>, &[Line], &Softmax, Shape, &mut ValueScratch, &mut [Line], &mut Cursor) -> ValueSlack;
 
 #[cfg(test)]

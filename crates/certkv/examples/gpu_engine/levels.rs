@@ -53,7 +53,7 @@ fn who_decides(config: &GpuConfig, seed: u64) -> Result<Option<Control>, Failure
     let bytes = |level: &Level| RecordLayout::new(&config.geometry, level.format).map(|layout| layout.bytes);
     let (Some(first), Some(last)) = (config.levels.first(), config.levels.last()) else { return Ok(None) };
     let budget = (0.4 * bytes(first)? as f64 + 0.6 * bytes(last)? as f64) * config.geometry.kv_heads as f64 / 32.0;
-    let balanced = |level: &&Level| level.format.key.is_calibrated() && level.format.key.tier().is_none();
+    let balanced = |level: &&Level| level.format.key.is_folded();
     // Bounds in two metrics are not told apart.
     let mixed = ![0, config.levels.len()].contains(&config.levels.iter().filter(balanced).count());
     let smart = SmartKv { rule: Rule { base: 4, drift_every: 2, ..Rule::default() }, ..SmartKv::new(budget) };
@@ -137,7 +137,7 @@ pub(crate) fn life(
     let windows: Vec<Option<Window>> = vec![None; layers];
     let mut world = World::new(geometry, windows, plan.seed);
     world.protected = config.protection.recent == longest;
-    if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
+    if keys.iter().any(|key| key.is_folded()) {
         config.calibration = Some(world.calibration()?);
     }
     let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));

@@ -115,7 +115,7 @@ fn life(
     let mut world = World::new(geometry, windows, plan.seed);
     world.protected = config.protection.recent == longest;
     let keys: Vec<_> = config.formats.iter().map(|format| format.key).collect();
-    if keys.iter().any(|key| key.is_calibrated() && key.tier().is_none()) {
+    if keys.iter().any(|key| key.is_folded()) {
         config.calibration = Some(world.calibration()?);
     }
     let tiers = Tier::ALL.into_iter().filter(|tier| keys.iter().any(|key| key.tier() == Some(*tier)));

@@ -10,7 +10,7 @@ use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
 use crate::levels::terms::{self, HeadTerms, Reading};
 use crate::levels::{
-    Deciders, Decides, LayerControl, Site, find_levels, ladder_bits, ladder_levels, planned, retained,
+    Deciders, Decides, LayerControl, Site, find_levels, ladder_bits, ladder_levels, of_block, planned, retained,
 };
 use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, SmartKv};
 use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
@@ -175,17 +175,16 @@ impl GpuCache {
         let s = &self.core.sizes;
         let (group, count) = (s.group_of(layer), s.levels.len() as u8);
         find_levels(&self.entry(id)?.tables[group], count, &mut heard.levels);
-        let danger = match smart.rule.gate {
-            None => None,
-            Some(_) => {
-                let levels = core::mem::take(&mut heard.levels);
-                let found = self.terms_of(id, layer, heard, &levels, Reading::DANGER);
-                heard.levels = levels;
-                found?.map(|found| found.danger).filter(|danger| danger.len() == heard.levels.len())
+        let known = self.take_words(id, layer, heard.levels.len(), heard)?;
+        let danger = match (known, smart.rule.gate) {
+            (Some(known), Some(_)) => {
+                let found = self.terms_of(id, layer, known, heard, &heard.levels, Reading::DANGER)?;
+                found.map(|found| found.danger).filter(|danger| danger.len() == heard.levels.len())
             }
+            _ => None,
         };
-        let whole = self.take_attention(id, layer, heard)?;
-        let budget = smart.bytes_per_token * self.core.sizes.block as f64;
+        let whole = self.take_attention(known, heard);
+        let budget = of_block(smart.bytes_per_token, (1, self.core.sizes.block));
         let Heard { levels, attention, widths, bits, cost, .. } = heard;
         let Some(of) = self.entry_mut(id)?.control.get_mut(layer) else { return Ok(None) };
         let kept = of.kept;
@@ -201,25 +200,19 @@ impl GpuCache {
             })?;
         }
         Ok(logs.then(|| ControlEntry {
-            layer,
-            kv_heads: 0..self.core.sizes.kv_heads,
-            kept,
             attention: whole.then(|| attention.clone()),
-            loss: None,
             danger,
-            terms: None,
-            levels: levels.clone(),
             decision,
-            planned: None,
+            ..ControlEntry::of((layer, 0..self.core.sizes.kv_heads), kept, levels.clone())
         }))
     }
 
-    /// Shares of the attention of the last step, `[query head][block]`, and whether these are all: not if the sequence was not in it with a single token. Of a block that the
-    /// step has filled, what no other has: it had no mass of its own.
-    fn take_attention(&self, id: SequenceId, layer: usize, heard: &mut Heard) -> Result<bool, Error> {
+    /// Shares of the attention of the last step, `[query head][block]`, from its words, of which `known` blocks have some; whether these are all: not if there are no words. Of a block
+    /// that the step has filled, what no other has: it had no mass of its own.
+    fn take_attention(&self, known: Option<usize>, heard: &mut Heard) -> bool {
         heard.attention.clear();
         let blocks = heard.levels.len();
-        let Some(known) = self.take_words(id, layer, blocks, heard)? else { return Ok(false) };
+        let Some(known) = known else { return false };
         let (s, Heard { attention, words, certificates, .. }) = (&self.core.sizes, heard);
         let of_head = s.stride * s.group;
         let certificates = certificates.as_chunks::<{ Certificate::WORDS }>().0;
@@ -232,7 +225,7 @@ impl GpuCache {
             let rest = 1.0 - attention[start..].iter().sum::<f64>();
             attention.resize(start + blocks, rest.max(0.0));
         }
-        Ok(attention.iter().all(|share| share.is_finite()))
+        attention.iter().all(|share| share.is_finite())
     }
 
     /// Reads what the last step has left of `blocks` blocks of a layer, and its certificates. Of how many blocks there are words: all but one that the step has filled. `None` if the
@@ -259,17 +252,17 @@ impl GpuCache {
         Ok(Some(blocks.min(seen.before / s.block)))
     }
 
-    /// What the last step said of a layer's blocks, which have `levels`, in the terms of its certificates.
+    /// What the last step said of a layer's blocks, which have `levels`, in the terms of its certificates: from its words, of which `known` blocks have some.
     fn terms_of(
         &mut self,
         id: SequenceId,
         layer: usize,
-        heard: &mut Heard,
+        known: usize,
+        heard: &Heard,
         levels: &[u8],
         reading: Reading,
     ) -> Result<Option<HeadTerms>, Error> {
         let blocks = levels.len();
-        let Some(known) = self.take_words(id, layer, blocks, heard)? else { return Ok(None) };
         self.probe(id, layer, blocks)?;
         let s = &self.core.sizes;
         let (of_head, group) = (s.stride * s.group, s.group);
@@ -320,7 +313,10 @@ impl Site for OnGpu<'_> {
     }
 
     fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error> {
-        self.cache.terms_of(self.id, group, self.heard, levels, reading)
+        match self.cache.take_words(self.id, group, levels.len(), self.heard)? {
+            Some(known) => self.cache.terms_of(self.id, group, known, self.heard, levels, reading),
+            None => Ok(None),
+        }
     }
 
     fn forget(&mut self) {

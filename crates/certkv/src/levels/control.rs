@@ -94,6 +94,14 @@ pub struct ControlEntry {
     pub planned: Option<Planned>,
 }
 
+impl ControlEntry {
+    /// Of blocks that nothing is told of yet, and nothing decided.
+    pub(crate) fn of((layer, kv_heads): (usize, Range<usize>), kept: usize, levels: Vec<u8>) -> Self {
+        let (attention, loss, danger, terms) = (None, None, None, None);
+        Self { layer, kv_heads, kept, attention, loss, danger, terms, levels, decision: None, planned: None }
+    }
+}
+
 /// What a plan of all layers comes to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planned {

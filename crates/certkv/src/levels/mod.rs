@@ -17,7 +17,7 @@ pub(crate) mod terms;
 use crate::group::{Group, SEAL_BYTES};
 use crate::{Cache, Config, Error};
 use certkv_codec::Encoder;
-use certkv_core::{Format, KeyFormat, RecordLayout};
+use certkv_core::{Format, RecordLayout};
 use certkv_device::{Arena, SimDevice};
 use certkv_kernel::{Arch, Kernel};
 use certkv_page::{BlockTable, MOST_LEVELS};
@@ -28,7 +28,7 @@ pub(crate) use control::{Decides, LayerControl};
 pub use planned::{BoundBudget, LevelPlan};
 pub(crate) use probes::Probes;
 pub use retained::Retention;
-pub(crate) use site::{Deciders, Site};
+pub(crate) use site::{Deciders, Site, of_block};
 pub use smart::SmartKv;
 pub(crate) use smart::{Heard, ladder_bits};
 pub use terms::Measure;
@@ -118,8 +118,7 @@ impl Group {
 
     /// Some of the levels have keys in the metric of a calibration, in which bounds are not those of others.
     pub(crate) fn is_balanced(&self) -> bool {
-        let balanced = |key: KeyFormat| key.is_calibrated() && key.tier().is_none();
-        self.sizes.layouts().any(|layout| balanced(layout.format.key))
+        self.sizes.layouts().any(|layout| layout.format.key.is_folded())
     }
 
     /// How many levels there are.

@@ -164,19 +164,7 @@ pub(crate) fn control(
         }
         if let Some(log) = &mut log {
             let planned = plan.as_ref().map(|(_, plan)| Planned { bound: plan.bound, lacking: plan.lacking });
-            let (layer, kv_heads) = site.place(group);
-            log(ControlEntry {
-                layer,
-                kv_heads,
-                kept,
-                attention: None,
-                loss: None,
-                danger: None,
-                terms,
-                levels,
-                decision,
-                planned,
-            });
+            log(ControlEntry { terms, decision, planned, ..ControlEntry::of(site.place(group), kept, levels) });
         }
     }
     Ok(())

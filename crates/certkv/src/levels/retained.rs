@@ -95,19 +95,7 @@ pub(crate) fn control(
             site.make(group, &levels, decision, &scores, all)?;
         }
         if let Some(log) = &mut log {
-            let (layer, kv_heads) = site.place(group);
-            log(ControlEntry {
-                layer,
-                kv_heads,
-                kept,
-                attention: None,
-                loss,
-                danger,
-                terms: None,
-                levels,
-                decision,
-                planned: None,
-            });
+            log(ControlEntry { loss, danger, decision, ..ControlEntry::of(site.place(group), kept, levels) });
         }
     }
     Ok(())

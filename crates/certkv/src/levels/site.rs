@@ -46,16 +46,20 @@ pub(crate) trait Site {
         all: &mut Controlled,
     ) -> Result<(), Error>;
 
-    /// Of what a layer has a token, what a block of a group has.
+    /// [`of_block`] here.
     fn of_block(&self, bytes_per_token: f64) -> f64 {
-        let (apart, tokens) = self.shape();
-        bytes_per_token * tokens as f64 / apart as f64
+        of_block(bytes_per_token, self.shape())
     }
 
     /// Blocks of a group that are those they were when the controller was told last.
     fn kept(&mut self, group: usize) -> Result<usize, Error> {
         Ok(self.deciders()?.0.get(group).map_or(usize::MAX, |control| control.kept))
     }
+}
+
+/// Of what a layer has a token, what a block has of so many `tokens` in one of its groups, `apart` of which a layer has.
+pub(crate) fn of_block(bytes_per_token: f64, (apart, tokens): (usize, usize)) -> f64 {
+    bytes_per_token * tokens as f64 / apart as f64
 }
 
 /// A sequence of a cache on the host.
@@ -117,18 +121,12 @@ impl Cache {
         let tokens = self.groups.first().map_or(0, |group| group.layout.tokens());
         (self.config.leveled_heads(), tokens)
     }
-
-    /// Of what a layer has a token, what a block of one with levels of its own has.
-    pub(super) fn of_block(&self, bytes_per_token: f64) -> f64 {
-        let (apart, tokens) = self.level_shape();
-        bytes_per_token * tokens as f64 / apart as f64
-    }
 }
 
 impl Config {
     /// Bounds of some levels are in a metric of keys that is not that of others: what one says is nothing to another but by the norms of queries.
     pub(crate) fn mixes_metrics(&self) -> bool {
-        let balanced = |level: &super::Level| level.format.key.is_calibrated() && level.format.key.tier().is_none();
-        self.levels.iter().any(balanced) && !self.levels.iter().all(balanced)
+        let folded = |level: &super::Level| level.format.key.is_folded();
+        self.levels.iter().any(folded) && !self.levels.iter().all(folded)
     }
 }

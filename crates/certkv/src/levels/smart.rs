@@ -1,7 +1,7 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
 use super::control::{ControlEntry, Controlled, Decides, check_bytes};
 use super::terms::Reading;
-use super::{Level, find_levels};
+use super::{Level, find_levels, of_block};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -74,7 +74,7 @@ impl Cache {
         let Decides::Smart(controller) = &mut layer_control.decides else { return Ok(None) };
         let told =
             Told { kept, attention: whole.then_some(&attention[..]), levels: &levels, danger: danger.as_deref() };
-        let budget = self.of_block(control.bytes_per_token);
+        let budget = of_block(control.bytes_per_token, self.level_shape());
         let decision = controller.tell(&mut work.widths, ladder, &told, budget)?;
         let scores = decision.is_some().then(|| controller.scores().to_vec());
         layer_control.told();
@@ -82,16 +82,10 @@ impl Cache {
             self.make(index, state, work, &levels, decision, &scores, all)?;
         }
         let entry = logged.then(|| ControlEntry {
-            layer: group.first,
-            kv_heads: group.heads(),
-            kept,
             attention: whole.then(|| attention.clone()),
-            loss: None,
             danger,
-            terms: None,
-            levels: levels.clone(),
             decision,
-            planned: None,
+            ..ControlEntry::of((group.first, group.heads()), kept, levels.clone())
         });
         work.heard = Heard { levels, attention };
         Ok(entry)

@@ -1,5 +1,6 @@
 //! Products of pairs of 16-bit words: what integer sums are made of. Every x86-64 has an instruction for eight of them, which
 //! compilers do not find in plain code; elsewhere they make what they can of that.
+use crate::arch::at_once;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(crate) use machine::{Sums, Words};
 #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
@@ -126,16 +127,12 @@ pub(crate) fn digits_of_four([a, b, c, d]: [i16; 4]) -> [Words; 2] {
     [Words::pair([a, c]), Words::pair([b, d])]
 }
 
-/// Calls `run` with the first head and how many go side by side: four, as long as there are so many.
+/// Calls `run` with the first head and how many go side by side.
 #[inline(always)]
 pub(crate) fn by_heads(heads: usize, mut run: impl FnMut(usize, usize)) {
     let mut head = 0;
     while head < heads {
-        let n = match heads - head {
-            1 => 1,
-            2 | 3 => 2,
-            _ => 4,
-        };
+        let n = at_once(heads - head);
         run(head, n);
         head += n;
     }

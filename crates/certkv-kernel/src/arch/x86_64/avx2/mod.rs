@@ -108,15 +108,6 @@ unsafe fn load16<const KIND: u8>(p: *const u8, out: &mut Line) {
     }
 }
 
-/// How many of `heads` heads go side by side.
-fn at_once(heads: usize) -> usize {
-    match heads {
-        1 => 1,
-        2 | 3 => 2,
-        _ => 4,
-    }
-}
-
 /// Sum of sixteen lanes by halving, as [`Line::sum`](crate::line::Line::sum) forms it.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

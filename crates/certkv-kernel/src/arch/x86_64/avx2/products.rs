@@ -3,7 +3,8 @@
 //! A line of 64 codes is 16 outputs x 4: in each 32 bits the four codes of one output. Even and odd bytes, widened to words where they
 //! are, make two pairs of codes for each of eight outputs, which `vpmaddwd` multiplies with the same two pairs of digits and adds. So no sum is
 //! ever horizontal, and what codes are too large by comes off once, by the sum of the digits.
-use super::{at_once, step};
+use super::step;
+use crate::arch::at_once;
 use crate::arch::generic::unpack as plain;
 use crate::line::Codes;
 use crate::query::{Cursor, Levels};

@@ -1,5 +1,6 @@
 //! Rows: 16-bit numbers and 8-bit floating-point codes.
-use super::{BF16, E4M3, E5M2, F16, at_once, bytes_of, load_pair, load8};
+use super::{BF16, E4M3, E5M2, F16, bytes_of, load_pair, load8};
+use crate::arch::at_once;
 use crate::block::{Element, Side};
 use crate::line::Line;
 use crate::query::{Shape, X_STRIDE};
