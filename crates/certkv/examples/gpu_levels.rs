@@ -3,11 +3,14 @@
 //!
 //! 32 query heads, 8 KV heads, 128 channels, random data; in us a layer, of steps in device memory from a recording, means of steps in which sequences grow: of each format
 //! alone, and of a cache with all of them as levels, of which the first has all blocks, then every level as many, then the last has all. Under the packed policy and a
-//! certified one. Then what deciding by SmartKV takes. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
+//! certified one. Then what those who decide take. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
-use certkv::{Certified, Chunk, Format, Geometry, Level, Policy, RecordLayout, SequenceId, SmartKv, Status};
+use certkv::{
+    BoundBudget, Certified, Chunk, Control, Format, Geometry, Level, Policy, RecordLayout, Retention, SequenceId,
+    SmartKv, Status,
+};
 use certkv_testkit::generate::Rng;
 use common::Words;
 use std::process::ExitCode;
@@ -81,12 +84,12 @@ fn steps(gpu: &Gpu, plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId]) -> Re
     Ok(found)
 }
 
-/// What a call of who decides takes that decides nothing, and one that does, a layer, behind a step.
-fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) -> Result<[f64; 3], Failure> {
+/// What a call of who decides takes, a layer, behind a step: a sequence's first, those that decide nothing, and those that do; and blocks that were moved.
+fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) -> Result<[f64; 4], Failure> {
     let g = *cache.geometry();
-    let (mut quiet, mut busy, mut moved) = ((0.0, 0), (0.0, 0), 0);
+    let (mut first, mut quiet, mut busy, mut moved) = ((0.0, 0), (0.0, 0), (0.0, 0), 0);
     let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
-    for _ in 0..ROUNDS {
+    for round in 0..3 * ROUNDS {
         let (keys, values) = (halves(ids.len() * g.kv_width(), r), halves(ids.len() * g.kv_width(), r));
         let queries: Vec<f32> = (0..ids.len() * g.q_width()).map(|_| r.normal() as f32).collect();
         let mut step = cache.begin_with(&chunks, Policy::Packed)?;
@@ -100,13 +103,17 @@ fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) 
             let start = Instant::now();
             let done = cache.control(*id)?;
             let took = start.elapsed().as_secs_f64() * 1e6 / plan.layers as f64;
-            let of = if done.decided == 0 { &mut quiet } else { &mut busy };
+            let of = match (round, done.decided) {
+                (0, _) => &mut first,
+                (_, 0) => &mut quiet,
+                _ => &mut busy,
+            };
             (of.0, of.1) = (of.0 + took, of.1 + 1);
             moved += done.changed;
         }
     }
     let mean = |(sum, n): (f64, usize)| sum / n.max(1) as f64;
-    Ok([mean(quiet), mean(busy), moved as f64])
+    Ok([mean(first), mean(quiet), mean(busy), moved as f64])
 }
 
 fn print(name: &str, [packed, certified, repaired]: [f64; 3]) {
@@ -157,14 +164,21 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
     drop(cache);
     let bytes = |format: &Format| RecordLayout::new(&geometry, *format).map(|layout| layout.bytes * geometry.kv_heads);
     let (most, least) = (bytes(&formats[0])? as f64, bytes(&formats[formats.len() - 1])? as f64);
-    let smart = SmartKv::new((0.5 * most + 0.5 * least) / formats[0].block as f64);
-    let config = GpuConfig { control: Some(smart.into()), ..config().with_levels(levels) };
-    let mut cache = GpuCache::new(gpu, compiler, config)?;
-    let ids = filled(plan, &mut cache, &mut r)?;
-    let [quiet, busy, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
-    println!(
-        "  SmartKV: {quiet:.1} us a layer and sequence where nothing is decided, {busy:.1} where something is; {moved} blocks moved"
-    );
+    let budget = (0.5 * most + 0.5 * least) / formats[0].block as f64;
+    let deciders: [(&str, Control); 3] = [
+        ("SmartKV", SmartKv::new(budget).into()),
+        ("retention", Retention::new(budget).into()),
+        ("the bound's budget", Control::Budget(BoundBudget::new(budget))),
+    ];
+    for (name, control) in deciders {
+        let config = GpuConfig { control: Some(control), ..config().with_levels(levels.clone()) };
+        let mut cache = GpuCache::new(gpu, compiler, config)?;
+        let ids = filled(plan, &mut cache, &mut r)?;
+        let [first, quiet, busy, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
+        println!(
+            "  {name}: us a layer and sequence {first:.1} in the first call, then {quiet:.1} where nothing is decided, {busy:.1} where something is; {moved} blocks moved"
+        );
+    }
     Ok(())
 }
 

@@ -100,7 +100,7 @@ pub use counters::{Moves, Outputs};
 pub use error::Error;
 pub use group::Side;
 pub use levels::{
-    BoundBudget, Control, ControlEntry, Controlled, Level, LevelPlan, Measure, Planned, Retention, SmartKv,
+    BoundBudget, Control, ControlEntry, Controlled, Level, LevelPlan, Measure, Planned, Retention, Scored, SmartKv,
 };
 pub use memory::MemoryUse;
 pub use moves::{MoveEvent, MoveEvents, MoveKind};

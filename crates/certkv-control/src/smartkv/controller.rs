@@ -2,7 +2,7 @@
 //! nothing else, so that a log of the [`Told`] is enough to make every decision again ([`Controller::tell`]).
 use super::{Hysteresis, Importance, ImportanceRule, Items, Ladder, WidthAllocator, interval, kl, moved};
 use crate::danger::{Gate, Gating};
-use crate::error::length;
+use crate::error::{finite, length};
 use crate::{BitSet, ControlError};
 
 /// Parameters, math.md (9.6) to (9.15).
@@ -77,6 +77,53 @@ pub struct Told<'a> {
     pub danger: Option<&'a [f64]>,
 }
 
+/// How far scores are from those of the last decision, math.md (9.15).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Drift {
+    /// [`kl`].
+    pub divergence: f64,
+    /// [`moved`], in percent.
+    pub moved: f64,
+}
+
+/// What a controller is told of a step whose attention is made to scores elsewhere, by the same equations ([`Controller::tell_apart`]). What is not asked for by
+/// [`Controller::needs`] and [`Controller::trigger`] may be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Apart<'a> {
+    /// As [`Told::kept`].
+    pub kept: usize,
+    /// Items that the step attended to: those that were seen, and new ones.
+    pub items: usize,
+    /// As [`Told::levels`].
+    pub levels: Option<&'a [u8]>,
+    /// How far the scores are, of the items that had one in the last decision, from what they were then.
+    pub drift: Option<Drift>,
+    /// Scores of all items.
+    pub scores: Option<&'a [f64]>,
+}
+
+/// What a controller wants to be told of a step; all of it, where it decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Levels.
+    pub levels: bool,
+    /// How far scores are from those of the last decision.
+    pub drift: bool,
+    /// Scores.
+    pub scores: bool,
+}
+
+/// What a step brings, as far as clocks know.
+enum Due {
+    Nothing,
+    Surely(Trigger),
+    /// If there are more bytes than the budget, and if scores have drifted: each where it is to be looked at.
+    Perhaps {
+        budget: bool,
+        drift: bool,
+    },
+}
+
 /// What is to be, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
@@ -105,6 +152,8 @@ pub struct Controller {
     gates: Vec<Gate>,
     /// Items that were given levels; the others take any.
     given: usize,
+    /// Items seen by attention that is told of elsewhere.
+    apart: usize,
     /// Steps seen, and those of the last decision and of the last look at the drift.
     steps: u64,
     decided: u64,
@@ -135,6 +184,7 @@ impl Controller {
             levels: Vec::new(),
             gates: Vec::new(),
             given: 0,
+            apart: 0,
             steps: 0,
             decided: 0,
             looked: 0,
@@ -149,7 +199,12 @@ impl Controller {
 
     /// Items seen.
     pub fn items(&self) -> usize {
-        self.importance.len()
+        self.importance.len().max(self.apart)
+    }
+
+    /// Steps whose attention was seen.
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Scores of all items at the last decision or look at the drift.
@@ -171,35 +226,140 @@ impl Controller {
         told: &Told<'_>,
         budget: f64,
     ) -> Result<Option<Decision>, ControlError> {
-        self.importance.truncate(told.kept);
-        self.hysteresis.truncate(told.kept);
-        self.last.truncate(told.kept);
-        self.levels.truncate(told.kept);
-        self.gates.truncate(told.kept);
-        self.given = self.given.min(told.kept);
-        for (item, (now, before)) in told.levels.iter().zip(&self.levels).enumerate() {
-            if now != before {
-                self.hysteresis.changed(item);
-            }
-        }
-        self.levels.clear();
-        self.levels.extend_from_slice(told.levels);
+        self.forget(told.kept);
+        self.take(told.levels);
+        let seen = self.importance.len();
         if let Some(attention) = told.attention {
             self.importance.update(attention, self.steps)?;
             self.steps += 1;
         }
         let n = self.importance.len();
-        let levels =
-            told.levels.get(..n).ok_or(ControlError::Length { what: "levels", got: told.levels.len(), need: n })?;
+        let levels = all(told.levels, n)?;
         if let (Some(gate), Some(danger)) = (self.rule.gate, told.danger) {
             length("danger", danger.len(), n)?;
             self.gates.resize_with(n, || gate.gate().unwrap_or_default());
             self.gates.iter_mut().zip(danger).for_each(|(gate, danger)| _ = gate.step(*danger));
         }
-        let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
-        let within = levels.iter().map(cost).sum::<f64>() <= budget * n as f64;
-        let Some(trigger) = self.trigger(within)? else { return Ok(None) };
+        let trigger = match self.due(self.steps, (seen, n), self.last.len()) {
+            Due::Nothing => None,
+            Due::Surely(trigger) => Some(trigger),
+            Due::Perhaps { budget: true, .. } if !within(levels, ladder, budget) => Some(Trigger::Budget),
+            Due::Perhaps { drift: false, .. } => None,
+            Due::Perhaps { .. } => {
+                self.looked = self.steps;
+                self.importance.scores(self.steps - 1, &mut self.scores);
+                let divergence = kl(&self.scores, &self.last)?;
+                let moved = moved(&self.scores, &self.last, self.rule.points)?;
+                self.has_drifted(&Drift { divergence, moved }).then_some(Trigger::Drift)
+            }
+        };
+        let Some(trigger) = trigger else { return Ok(None) };
         self.importance.scores(self.steps - 1, &mut self.scores);
+        self.decide(trigger, allocator, ladder, levels, budget).map(Some)
+    }
+
+    /// What [`Controller::tell_apart`] has to be told of a step that attends to `items` items, of which `kept` are those they were.
+    pub fn needs(&self, kept: usize, items: usize) -> Needs {
+        match self.due_apart(kept, items) {
+            Due::Nothing => Needs::default(),
+            Due::Surely(_) => Needs { levels: true, drift: false, scores: true },
+            Due::Perhaps { budget, drift } => Needs { levels: budget, drift, scores: false },
+        }
+    }
+
+    /// Whether this step brings a decision, for which levels and scores are wanted; and what does.
+    ///
+    /// # Errors
+    /// [`ControlError::Length`] if what [`Controller::needs`] asks for is not there.
+    pub fn trigger(&self, ladder: &Ladder<'_>, told: &Apart<'_>, budget: f64) -> Result<Option<Trigger>, ControlError> {
+        let missing = |what, need| ControlError::Length { what, got: 0, need };
+        Ok(match self.due_apart(told.kept, told.items) {
+            Due::Nothing => None,
+            Due::Surely(trigger) => Some(trigger),
+            Due::Perhaps { budget: looks, drift } => {
+                let over = match told.levels.filter(|_| looks) {
+                    Some(levels) => !within(all(levels, told.items)?, ladder, budget),
+                    None if looks => return Err(missing("levels", told.items)),
+                    None => false,
+                };
+                let drifted = match told.drift {
+                    _ if over || !drift => false,
+                    Some(drift) => self.has_drifted(&drift),
+                    None => return Err(missing("drift", 1)),
+                };
+                if over { Some(Trigger::Budget) } else { drifted.then_some(Trigger::Drift) }
+            }
+        })
+    }
+
+    /// As [`Controller::tell`] of a step whose scores are made elsewhere, which the controller asks for when it wants them: [`Controller::needs`] says so, and when
+    /// [`Controller::trigger`] says why. A controller is told all of its steps in this way, or none, and has no gate: it is not told what is in danger.
+    ///
+    /// Costs nothing where no decision is made.
+    ///
+    /// # Errors
+    /// [`ControlError`] for what is missing or cannot be. Nothing changed.
+    pub fn tell_apart(
+        &mut self,
+        allocator: &mut WidthAllocator,
+        ladder: &Ladder<'_>,
+        told: &Apart<'_>,
+        budget: f64,
+    ) -> Result<Option<Decision>, ControlError> {
+        let n = told.items;
+        if n < self.apart.min(told.kept) {
+            return Err(ControlError::Length { what: "items", got: n, need: self.apart.min(told.kept) });
+        }
+        let trigger = self.trigger(ladder, told, budget)?;
+        if trigger.is_some() {
+            all(told.levels.unwrap_or_default(), n)?;
+            length("scores", told.scores.map_or(0, <[f64]>::len), n)?;
+            finite("scores", told.scores.unwrap_or_default())?;
+        }
+        if let (None, Due::Perhaps { drift: true, .. }) = (trigger, self.due_apart(told.kept, n)) {
+            self.looked = self.steps + 1;
+        }
+        self.forget(told.kept);
+        (self.apart, self.steps) = (n, self.steps + 1);
+        let Some(trigger) = trigger else { return Ok(None) };
+        let levels = all(told.levels.unwrap_or_default(), n)?;
+        self.take(levels);
+        self.scores.clear();
+        self.scores.extend_from_slice(told.scores.unwrap_or_default());
+        self.decide(trigger, allocator, ladder, levels, budget).map(Some)
+    }
+
+    /// The sequence was cut: items are still those they were up to `kept`.
+    fn forget(&mut self, kept: usize) {
+        self.importance.truncate(kept);
+        self.hysteresis.truncate(kept);
+        self.last.truncate(kept);
+        self.levels.truncate(kept);
+        self.gates.truncate(kept);
+        (self.given, self.apart) = (self.given.min(kept), self.apart.min(kept));
+    }
+
+    /// Remembers levels, and starts anew with items that have others than they had.
+    fn take(&mut self, levels: &[u8]) {
+        for (item, (now, before)) in levels.iter().zip(&self.levels).enumerate() {
+            if now != before {
+                self.hysteresis.changed(item);
+            }
+        }
+        self.levels.clear();
+        self.levels.extend_from_slice(levels);
+    }
+
+    /// By `self.scores`.
+    fn decide(
+        &mut self,
+        trigger: Trigger,
+        allocator: &mut WidthAllocator,
+        ladder: &Ladder<'_>,
+        levels: &[u8],
+        budget: f64,
+    ) -> Result<Decision, ControlError> {
+        let n = levels.len();
         self.hysteresis.check(&self.scores)?;
         let mut held = BitSet::new(n);
         for item in (0..self.gates.len()).filter(|item| self.gates[*item].is_on()) {
@@ -226,178 +386,44 @@ impl Controller {
         };
         (self.decided, self.looked) = (self.steps, self.steps);
         self.last.clone_from(&self.scores);
-        Ok(Some(decision))
+        Ok(decision)
     }
 
-    /// What brings a decision, if anything does. Scores are made where the drift is looked at.
-    fn trigger(&mut self, within: bool) -> Result<Option<Trigger>, ControlError> {
-        let (n, since) = (self.importance.len(), self.steps - self.decided);
+    /// At `steps` steps, with `n` items of which `seen` were seen before, and `compared` had scores at the last decision.
+    fn due(&self, steps: u64, (seen, n): (usize, usize), compared: usize) -> Due {
+        let since = steps - self.decided;
         if n == 0 || since == 0 {
-            return Ok(None);
+            return Due::Nothing;
         }
         if self.decided == 0 {
-            return Ok(Some(Trigger::First));
+            return Due::Surely(Trigger::First);
         }
         if since >= interval(self.layer, n, self.rule.base) as u64 {
-            return Ok(Some(Trigger::Interval));
+            return Due::Surely(Trigger::Interval);
         }
-        if !within && n > self.last.len() {
-            return Ok(Some(Trigger::Budget));
-        }
-        if self.steps - self.looked >= self.rule.drift_every as u64 {
-            self.looked = self.steps;
-            self.importance.scores(self.steps - 1, &mut self.scores);
-            let far = kl(&self.scores, &self.last)? > self.rule.drift
-                || moved(&self.scores, &self.last, self.rule.points)? > self.rule.drift_moved;
-            return Ok(far.then_some(Trigger::Drift));
-        }
-        Ok(None)
+        let (budget, drift) = (n > seen && n > compared, steps - self.looked >= self.rule.drift_every as u64);
+        if budget || drift { Due::Perhaps { budget, drift } } else { Due::Nothing }
     }
+
+    fn due_apart(&self, kept: usize, items: usize) -> Due {
+        self.due(self.steps + 1, (self.apart.min(kept), items), self.last.len().min(kept))
+    }
+
+    fn has_drifted(&self, drift: &Drift) -> bool {
+        drift.divergence > self.rule.drift || drift.moved > self.rule.drift_moved
+    }
+}
+
+/// Levels of all of `n` items.
+fn all(levels: &[u8], n: usize) -> Result<&[u8], ControlError> {
+    levels.get(..n).ok_or(ControlError::Length { what: "levels", got: levels.len(), need: n })
+}
+
+/// Whether levels are within `budget` bytes an item.
+fn within(levels: &[u8], ladder: &Ladder<'_>, budget: f64) -> bool {
+    let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
+    levels.iter().map(cost).sum::<f64>() <= budget * levels.len() as f64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use certkv_core::hash::splitmix64;
-
-    const LADDER: Ladder<'static> = Ladder { bits: &[4, 6, 8, 16], cost: &[36.0, 52.0, 68.0, 132.0] };
-
-    /// Attention of two heads over `n` items: most of it on `hot`, of the others more on later ones.
-    fn attention(n: usize, hot: usize, step: u64) -> Vec<f64> {
-        let weigh = |i: usize| {
-            let noise = (splitmix64(step << 16 | i as u64) % 1000) as f64 / 1000.0;
-            if i % n == hot { 8.0 } else { 0.2 + 0.05 * (i % n) as f64 + 0.02 * noise }
-        };
-        let rows: Vec<f64> = (0..2 * n).map(weigh).collect();
-        let sums: Vec<f64> = rows.chunks_exact(n).map(|row| row.iter().sum()).collect();
-        rows.iter().enumerate().map(|(i, x)| x / sums[i / n]).collect()
-    }
-
-    /// A run with growing items and a cut; what was told, and what was decided.
-    fn run(steps: u64, mut also: impl FnMut(&Told<'_>, &Option<Decision>)) -> Vec<u8> {
-        let mut controller = Controller::new(0, 2, Rule::default()).unwrap();
-        let (mut allocator, mut levels) = (WidthAllocator::new(), vec![3u8; 20]);
-        for step in 0..steps {
-            let kept = if step == 70 { 15 } else { levels.len() };
-            levels.truncate(kept);
-            levels.resize(20 + step.min(200) as usize / 16, 3);
-            let rows = attention(levels.len(), if step < 100 { 5 } else { 9 }, step);
-            let told = Told { kept, attention: (step % 7 != 6).then_some(&rows[..]), levels: &levels, danger: None };
-            // Nothing was seen of items that are new in a step without attention.
-            let decided = controller.tell(&mut allocator, &LADDER, &told, 60.0).unwrap();
-            also(&told, &decided);
-            if let Some(Decision { levels: Some(to), .. }) = decided {
-                // A move fails now and then: its item stays.
-                for (item, level) in
-                    to.into_iter().enumerate().filter(|(item, _)| !(*item as u64 + step).is_multiple_of(5))
-                {
-                    levels[item] = level;
-                }
-            }
-        }
-        levels
-    }
-
-    #[test]
-    fn attention_brings_levels_within_the_budget() {
-        let (mut triggers, mut most) = (Vec::new(), 0.0f64);
-        let levels = run(400, |told, decided| {
-            if let Some(decision) = decided {
-                triggers.push(decision.trigger);
-                let n = decision.levels.as_ref().unwrap().len();
-                assert!(decision.bytes <= 60.0 * n as f64 && n <= told.levels.len());
-                most = most.max(decision.bytes / n as f64);
-            }
-        });
-        assert!(most > 55.0, "the budget is used: {most}");
-        assert_eq!(triggers[0], Trigger::First);
-        for wanted in [Trigger::Interval, Trigger::Drift, Trigger::Budget] {
-            assert!(triggers.contains(&wanted), "{wanted:?} never came");
-        }
-        assert!(triggers.len() < 100, "{}", triggers.len());
-        // What is attended to, and what is protected.
-        assert_eq!((levels[9], levels[0]), (3, 3));
-        assert!(levels[1..5].iter().all(|level| *level < 2), "{levels:?}");
-    }
-
-    /// A log of what a controller was told is enough to make its decisions again; another log makes others.
-    #[test]
-    fn a_log_replays_to_the_same_decisions() {
-        type Entry = (usize, Option<Vec<f64>>, Vec<u8>, Option<Decision>);
-        let mut log: Vec<Entry> = Vec::new();
-        run(300, |told, decided| {
-            log.push((told.kept, told.attention.map(<[f64]>::to_vec), told.levels.to_vec(), decided.clone()));
-        });
-        let replay = |log: &[Entry]| {
-            let mut controller = Controller::new(0, 2, Rule::default()).unwrap();
-            let mut allocator = WidthAllocator::new();
-            log.iter().all(|(kept, attention, levels, decided)| {
-                let told = Told { kept: *kept, attention: attention.as_deref(), levels, danger: None };
-                controller.tell(&mut allocator, &LADDER, &told, 60.0).unwrap() == *decided
-            })
-        };
-        assert!(replay(&log));
-        let mut other = log.clone();
-        for attention in other.iter_mut().skip(120).filter_map(|entry| entry.1.as_mut()) {
-            attention.fill(0.01);
-        }
-        assert!(!replay(&other), "the log matters");
-    }
-
-    /// An item in danger keeps its level, also if nobody attends to it, unless the budget cannot do without it.
-    #[test]
-    fn a_gate_holds_an_item_up() {
-        let run = |gate: Option<Gating>, budget: f64, on: usize| {
-            let rule = Rule { gate, ..Rule::default() };
-            let (mut controller, mut allocator) = (Controller::new(0, 2, rule).unwrap(), WidthAllocator::new());
-            let (mut levels, mut forced) = (vec![3u8; 20], false);
-            for step in 0..80 {
-                let (rows, danger) = (attention(20, 5, step), [0.1; 20].map(|d: f64| d));
-                let danger: Vec<f64> =
-                    danger.iter().enumerate().map(|(i, d)| if i > 0 && i <= on { 1.1 } else { *d }).collect();
-                let told = Told { kept: 20, attention: Some(&rows), levels: &levels, danger: Some(&danger) };
-                if let Some(decision) = controller.tell(&mut allocator, &LADDER, &told, budget).unwrap() {
-                    forced |= decision.forced;
-                    levels = decision.levels.unwrap();
-                }
-            }
-            (levels[1], levels[2], forced)
-        };
-        let gate = Some(Gating::default());
-        assert!(run(None, 60.0, 1).0 < 2);
-        assert_eq!(run(gate, 60.0, 1), (3, run(gate, 60.0, 1).1, false));
-        assert!(run(gate, 60.0, 1).1 < 2, "the others are not held");
-        assert!(run(gate, 60.0, 18).2, "what is held is above the budget");
-        let rule = Rule { gate: Some(Gating { protect: 0.5, release: 0.5 }), ..Rule::default() };
-        assert!(Controller::new(0, 1, rule).is_err());
-        let mut controller = Controller::new(0, 1, Rule { gate, ..Rule::default() }).unwrap();
-        let told = Told { kept: 2, attention: Some(&[0.5, 0.5]), levels: &[3, 3], danger: Some(&[0.1]) };
-        let refused = controller.tell(&mut WidthAllocator::new(), &LADDER, &told, 60.0);
-        assert!(matches!(refused, Err(ControlError::Length { what: "danger", .. })));
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_and_a_small_budget_said() {
-        for rule in [
-            Rule { base: 0, ..Rule::default() },
-            Rule { drift_every: 0, ..Rule::default() },
-            Rule { alpha: -1.0, ..Rule::default() },
-            Rule { drift: f64::NAN, ..Rule::default() },
-            Rule { keep_rank: 1.0, ..Rule::default() },
-        ] {
-            assert!(Controller::new(0, 1, rule).is_err(), "{rule:?}");
-        }
-        let mut controller = Controller::new(0, 1, Rule::default()).unwrap();
-        let mut allocator = WidthAllocator::new();
-        let mut tell = |attention: &[f64], levels: &[u8], budget: f64| {
-            let told = Told { kept: 3, attention: Some(attention), levels, danger: None };
-            controller.tell(&mut allocator, &LADDER, &told, budget)
-        };
-        assert!(tell(&[0.5, 0.2, f64::NAN], &[3; 3], 60.0).is_err());
-        assert!(matches!(tell(&[0.5, 0.2, 0.3], &[3; 2], 60.0), Err(ControlError::Length { need: 3, .. })));
-        // Two protected items at the top and one at the bottom are 300 bytes.
-        let small = tell(&[0.5, 0.2, 0.3], &[3; 3], 99.0).unwrap().unwrap();
-        assert_eq!((small.levels, small.bytes), (None, 300.0));
-        assert!(Controller::bytes(100, 4) > 100 * ITEM_BYTES);
-    }
-}
+mod tests;

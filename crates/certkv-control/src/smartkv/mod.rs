@@ -9,7 +9,7 @@ mod hysteresis;
 mod importance;
 mod widths;
 
-pub use controller::{Controller, Decision, Rule, Told, Trigger};
+pub use controller::{Apart, Controller, Decision, Drift, Needs, Rule, Told, Trigger};
 pub use drift::{interval, kl, moved};
 pub use hysteresis::Hysteresis;
 pub use importance::{Importance, ImportanceRule};

@@ -18,6 +18,7 @@ pub mod extend;
 pub mod fixed;
 pub mod forgive;
 mod grouped;
+pub mod importance;
 pub mod ladder;
 pub mod launch;
 mod levelled;

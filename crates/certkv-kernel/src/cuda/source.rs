@@ -35,6 +35,8 @@ pub enum Verb {
     Unite,
     /// Blocks that are read as originals whatever was measured.
     Protect,
+    /// Scores of blocks by the attention that they get.
+    Importance,
     /// Certificates to memory of the host.
     Publish,
     /// Whole pages out of device memory, and back.
@@ -45,7 +47,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Attend,
         Self::Append,
         Self::Close,
@@ -59,6 +61,7 @@ impl Verb {
         Self::Ladder,
         Self::Unite,
         Self::Protect,
+        Self::Importance,
         Self::Publish,
         Self::Swap,
         Self::Extend,
@@ -80,6 +83,7 @@ impl Verb {
             Self::Ladder => "ladder",
             Self::Unite => "unite",
             Self::Protect => "protect",
+            Self::Importance => "importance",
             Self::Publish => "publish",
             Self::Swap => "swap",
             Self::Extend => "extend",
@@ -102,6 +106,7 @@ impl Verb {
             Self::Ladder => "ladder.cu",
             Self::Unite => "unite.cu",
             Self::Protect => "protect.cu",
+            Self::Importance => "importance.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
             Self::Extend => "extend.cu",
@@ -124,6 +129,7 @@ impl Verb {
             Self::Ladder => "ckv_ladder",
             Self::Unite => "ckv_unite",
             Self::Protect => "ckv_protect",
+            Self::Importance => "ckv_importance",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",
             Self::Extend => "ckv_extend",

@@ -1,5 +1,6 @@
 //! Lives in caches whose blocks have levels, which change between steps: every output against attention in f64, recorded steps among them.
 use crate::losses::Ratios;
+use crate::scored::Mirrors;
 use crate::world::{Failure, Inputs, Tally, World, abandon};
 use crate::{Plan, certified, graphs, policies};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
@@ -68,43 +69,25 @@ fn who_decides(config: &GpuConfig, seed: u64) -> Result<Option<Control>, Failure
     }))
 }
 
-/// Lets who decides on levels look at a sequence; blocks' shares of attention that it was told, those that are not near what they are, and what it did.
+/// Lets who decides on levels look at a sequence; what was told of by what levels lose, and what was done.
 fn control(
     cache: &mut GpuCache,
     world: &World,
-    at: usize,
-    row: usize,
+    (at, row): (usize, usize),
     inputs: &Inputs,
     log: &mut Vec<ControlEntry>,
-) -> Result<(usize, usize, Controlled), Failure> {
-    let (g, block) = (world.geometry, cache.layouts()[0].tokens());
-    let held = &world.held[at];
+    mirrors: &mut Mirrors,
+) -> Result<(usize, Controlled), Failure> {
     log.clear();
-    let done = cache.control_logged(held.id, Some(&mut |entry| log.push(entry)))?;
-    let (mut told, mut wrong) = (0, 0);
-    for entry in log {
-        // What is lost is compared elsewhere.
-        told += entry.loss.as_ref().map_or(0, Vec::len) + entry.terms.as_ref().map_or(0, |terms| terms.loss.len());
-        let Some(attention) = &entry.attention else { continue };
-        let blocks = held.len / block;
-        for (head, own) in attention.chunks_exact(blocks).enumerate() {
-            let d = g.head_dim;
-            let query = &inputs.queries[entry.layer][(row * g.q_heads + head) * d..][..d];
-            let want = world.shares(held, entry.layer, head / g.group(), query, block);
-            // Codes move weights; those of 2 and 3 bits by more than there is to compare with.
-            let apart: f64 = own.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum();
-            let near = apart <= 0.5 || cache.levels().iter().any(|level| level.format.key.bits() < 4);
-            told += own.len();
-            if !near || own.iter().any(|share| !(*share >= 0.0 && *share <= 1.1)) {
-                wrong += 1;
-                println!(
-                    "WRONG attention of {:?}, layer {}, head {head}: {own:.3?}, not {want:.3?}",
-                    held.id, entry.layer
-                );
-            }
-        }
-    }
-    Ok((told, wrong, done))
+    let done = cache.control_logged(world.held[at].id, Some(&mut |entry| log.push(entry)))?;
+    // Codes move weights; those of 2 and 3 bits by more than there is to compare with.
+    let near = cache.levels().iter().all(|level| level.format.key.bits() >= 4);
+    mirrors.hear(log, world, (at, row), &inputs.queries, cache.layouts()[0].tokens(), near);
+    // What is lost is compared elsewhere.
+    let told = |entry: &ControlEntry| {
+        entry.loss.as_ref().map_or(0, Vec::len) + entry.terms.as_ref().map_or(0, |terms| terms.loss.len())
+    };
+    Ok((log.iter().map(told).sum(), done))
 }
 
 /// One cache's life. Returns whether everything held.
@@ -157,13 +140,17 @@ pub(crate) fn life(
     step.finish()?;
     let mut tallies = policies().map(|p| (p.0, Tally::default()));
     let (mut changes, mut lowered, mut full) = ([0; 2], 0, 0);
-    let (mut heard, mut decided, mut log) = ([0; 2], Controlled::default(), Vec::new());
-    let mut ratios = Ratios::default();
+    let (mut heard, mut decided, mut log) = (0, Controlled::default(), Vec::new());
+    let (mut ratios, mut mirrors) = (Ratios::default(), Mirrors::default());
     for i in 0..plan.steps {
         let n = world.held.len();
         let at = world.rng.below(n.max(1));
         match i % 8 {
-            0 if n < 8 => world.fork(&mut cache, at)?,
+            0 if n < 8 => {
+                let from = world.held[at].id;
+                world.fork(&mut cache, at)?;
+                mirrors.fork(&world, from);
+            }
             2 if n > 0 => {
                 let near = world.held[at].len.saturating_sub(1 + i % 40);
                 let len = if i % 16 == 2 { world.rng.below(world.held[at].len + 1) } else { near };
@@ -198,9 +185,9 @@ pub(crate) fn life(
         step.finish()?;
         if policy != Policy::Dense {
             for (at, row) in singles(&batch).into_iter().take(2) {
-                let (told, wrong, done) = control(&mut cache, &world, at, row, &inputs, &mut log)?;
+                let (told, done) = control(&mut cache, &world, (at, row), &inputs, &mut log, &mut mirrors)?;
                 ratios.add(&cache, &config, (&world, at, row), &inputs, &log)?;
-                (heard[0], heard[1]) = (heard[0] + told, heard[1] + wrong);
+                heard += told;
                 decided.changed += done.changed;
                 decided.refused += done.refused;
                 decided.decided += done.decided;
@@ -224,7 +211,9 @@ pub(crate) fn life(
     println!("{done} changes, {refused} without a page; {lowered} of {full} blocks below the first level");
     println!("decided: {decided:?}");
     let near = ratios.hold(plan.seed);
-    println!("GATE gpu-engine-attention executed={} failed={} controls=0/0 seed={:#x}", heard[0], heard[1], plan.seed);
+    mirrors.print();
+    let [scores, far] = [mirrors.compared, mirrors.wrong];
+    println!("GATE gpu-engine-scores executed={scores} failed={far} controls=0/0 seed={:#x}", plan.seed);
     println!(
         "GATE gpu-engine-levels executed={} failed={} controls={}/{} seed={:#x}",
         sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
@@ -247,6 +236,6 @@ pub(crate) fn life(
         world.held.len() + 1,
         plan.seed
     );
-    let told = near && heard[1] == 0 && (ladder.len() == 4 || heard[0] > 0 && decided.changed > 0);
+    let told = near && far == 0 && (ladder.len() == 4 || heard + scores > 0 && decided.changed > 0);
     Ok(told && sum.failed + lost + left == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
 }

@@ -14,6 +14,7 @@ mod levels;
 mod losses;
 mod ordered;
 mod replay;
+mod scored;
 mod spill;
 mod watch;
 mod world;

@@ -5,6 +5,7 @@
 //! it is coded at each of them (`level_probes.rs`).
 use super::cache::GpuCache;
 use super::config::GpuConfig;
+use super::importance::Asked;
 use super::policy::Rule;
 use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
@@ -32,15 +33,18 @@ pub(super) struct SeenStep {
 /// What a controller is told of one layer: buffers that are kept.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    levels: Vec<u8>,
-    attention: Vec<f64>,
+    pub(super) levels: Vec<u8>,
+    pub(super) attention: Vec<f64>,
     words: Vec<u32>,
     certificates: Vec<u32>,
-    widths: WidthAllocator,
+    pub(super) widths: WidthAllocator,
     deciders: Deciders,
     /// Bits of the levels, and bytes of their pages, the last first.
-    bits: Vec<u8>,
-    cost: Vec<f64>,
+    pub(super) bits: Vec<u8>,
+    pub(super) cost: Vec<f64>,
+    /// By layer, where scores are on the device; and those that were read.
+    pub(super) asked: Vec<Asked>,
+    pub(super) scores: Vec<f32>,
 }
 
 impl GpuConfig {
@@ -115,6 +119,9 @@ impl GpuCache {
         let Some(control) = self.config.control else { return Ok(all) };
         let mut heard = core::mem::take(&mut self.heard);
         let done = match &control {
+            Control::SmartKv(smart) if self.core.remembered.is_some() => {
+                self.control_by_scores(id, smart, &mut heard, log.take(), &mut all)
+            }
             Control::SmartKv(smart) => {
                 heard.bits = ladder_bits(&self.config.levels);
                 heard.cost = self.ladder_cost();
@@ -159,7 +166,7 @@ impl GpuCache {
     }
 
     /// Bytes of pages by level, the last first.
-    fn ladder_cost(&self) -> Vec<f64> {
+    pub(super) fn ladder_cost(&self) -> Vec<f64> {
         self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect()
     }
 

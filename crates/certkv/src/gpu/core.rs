@@ -96,6 +96,8 @@ pub(super) struct Core {
     zeroes: Option<DeviceBuffer>,
     /// Where blocks are coded to see what levels lose, where somebody asks.
     pub(super) probed: Option<DeviceBuffer>,
+    /// `[row]`: scores of blocks and what they are made from, where somebody decides by them.
+    pub(super) remembered: Option<DeviceBuffer>,
     /// `[layer][page]`: originals; then frames, where they may lie in a store.
     pub(super) originals: Area,
     pub(super) staging: Area,
@@ -172,6 +174,7 @@ impl Core {
             chunks: if extends { Some(buffer(Some(sizes.chunk_bytes()))?) } else { None },
             drafts: if sizes.drafts.tokens > 0 { Some(buffer(Some(sizes.drafts.bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
+            remembered: sizes.remembered.map(|_| buffer(sizes.remembered_bytes())).transpose()?,
             probed: if sizes.probe_bytes > 0 { Some(buffer(Some(sizes.probe_bytes))?) } else { None },
             zeroes: if sizes.zero_bytes > 0 { Some(buffer(Some(sizes.zero_bytes))?) } else { None },
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,

@@ -101,6 +101,7 @@ pub(super) struct LevelKits {
     pub(super) each: Vec<LevelKit>,
     pub(super) select: Function,
     pub(super) unite: Function,
+    pub(super) importance: Function,
 }
 
 /// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes.
@@ -133,6 +134,7 @@ impl LevelKits {
             each: levels.iter().map(of).collect::<Result<_, _>>()?,
             select: kernels.get(first, Verb::Select)?.clone(),
             unite: kernels.get(first, Verb::Unite)?.clone(),
+            importance: kernels.get(first, Verb::Importance)?.clone(),
         }))
     }
 }

@@ -45,6 +45,7 @@ mod extend;
 mod fixed;
 mod forgotten;
 mod frames;
+mod importance;
 mod kit;
 mod ladder;
 mod learn;

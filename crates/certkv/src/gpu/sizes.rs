@@ -4,7 +4,6 @@ use super::calibrated::most_metric_bytes;
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::draft_sections::DraftSections;
 use super::frames::{FrameSizes, frames};
-use super::kit;
 use super::level_sizes::{LevelSizes, level_sizes};
 use super::plan::GpuMachine;
 use super::protected::ProtectedSizes;
@@ -12,7 +11,7 @@ use super::sections::{
     ALIGN, ChunkSections, CorrectionSections, CounterSections, GroupSections, MemorySections, TableSections, sections,
     table_sections,
 };
-use super::window;
+use super::{importance, kit, window};
 use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::{Error, MoveEvents};
@@ -124,6 +123,8 @@ pub(super) struct Sizes {
     pub(super) controlled: bool,
     /// Where blocks are coded to see what levels lose; 0 where nobody asks.
     pub(super) probe_bytes: usize,
+    /// What is remembered on the device of a sequence's blocks, where somebody decides by their scores.
+    pub(super) remembered: Option<importance::Remembered>,
     control_bytes: usize,
     pub(super) partial_bytes: usize,
     /// Multiprocessors.
@@ -310,6 +311,7 @@ impl Sizes {
                 false => launch::kept_bytes(variant, rows * g.kv_heads).next_multiple_of(ALIGN),
             },
             probe_bytes: super::level_probes::bytes(config, &levels),
+            remembered: importance::remembered(config, stride),
             levels,
             packed_bytes,
             scratch_bytes: scratch_bytes.max(ALIGN),
@@ -525,7 +527,7 @@ impl Sizes {
         let work = work.and_then(|work| work.checked_add(self.zero_bytes));
         let work =
             work.and_then(|work| work.checked_add(self.drafts.bytes() + self.level_buffers().iter().sum::<usize>()));
-        let work = work.and_then(|work| work.checked_add(self.probe_bytes));
+        let work = work.and_then(|work| work.checked_add(self.probe_bytes)?.checked_add(self.remembered_bytes()?));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));

@@ -10,7 +10,7 @@ use crate::{Config, Error, SequenceId};
 use certkv_control::bound_budget::{Clock, Lacking, Terms};
 use certkv_control::danger::Gate;
 use certkv_control::retention;
-use certkv_control::smartkv::{Controller, Decision, Ladder};
+use certkv_control::smartkv::{Apart, Controller, Decision, Drift, Ladder};
 use certkv_page::PageError;
 use core::ops::Range;
 
@@ -80,6 +80,8 @@ pub struct ControlEntry {
     pub kept: usize,
     /// What SmartKV is told: [`certkv_control::smartkv::Told::attention`], `[query head][block]`.
     pub attention: Option<Vec<f64>>,
+    /// What it is told on a GPU, where attention stays: [`certkv_control::smartkv::Controller::tell_apart`]. If neither is there it was told nothing.
+    pub scored: Option<Scored>,
     /// What retention is told: [`retention::Told::loss`], `[block][level]`.
     pub loss: Option<Vec<f64>>,
     /// With a gate, the danger of each block: [`retention::Told::danger`].
@@ -97,8 +99,38 @@ pub struct ControlEntry {
 impl ControlEntry {
     /// Of blocks that nothing is told of yet, and nothing decided.
     pub(crate) fn of((layer, kv_heads): (usize, Range<usize>), kept: usize, levels: Vec<u8>) -> Self {
-        let (attention, loss, danger, terms) = (None, None, None, None);
-        Self { layer, kv_heads, kept, attention, loss, danger, terms, levels, decision: None, planned: None }
+        Self {
+            layer,
+            kv_heads,
+            kept,
+            attention: None,
+            scored: None,
+            loss: None,
+            danger: None,
+            terms: None,
+            levels,
+            decision: None,
+            planned: None,
+        }
+    }
+}
+
+/// What SmartKV is told of a step whose attention was made to scores on a GPU: of drift and scores what it asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// [`Apart::items`].
+    pub blocks: usize,
+    /// [`Apart::drift`].
+    pub drift: Option<Drift>,
+    /// [`Apart::scores`].
+    pub scores: Option<Vec<f64>>,
+}
+
+impl Scored {
+    /// The same for a controller, of blocks that have `levels`, of which `kept` are those they were.
+    pub fn told<'a>(&'a self, kept: usize, levels: &'a [u8]) -> Apart<'a> {
+        let Self { blocks, drift, scores } = self;
+        Apart { kept, items: *blocks, levels: Some(levels), drift: *drift, scores: scores.as_deref() }
     }
 }
 

@@ -23,7 +23,7 @@ use certkv_kernel::{Arch, Kernel};
 use certkv_page::{BlockTable, MOST_LEVELS};
 use core::ops::Range;
 
-pub use control::{Control, ControlEntry, Controlled, Planned};
+pub use control::{Control, ControlEntry, Controlled, Planned, Scored};
 pub(crate) use control::{Decides, LayerControl};
 pub use planned::{BoundBudget, LevelPlan};
 pub(crate) use probes::Probes;

@@ -7,6 +7,7 @@ use certkv_kernel::cuda::close::{BY_PLACE, CloseArgs};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::forgive::ForgiveArgs;
+use certkv_kernel::cuda::importance::ImportanceArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::protect::ProtectArgs;
@@ -30,6 +31,8 @@ mod guarded;
 mod lent;
 #[path = "levelled.rs"]
 mod levelled;
+#[path = "scores.rs"]
+mod scores;
 #[path = "tails.rs"]
 mod tails;
 #[path = "told.rs"]
@@ -569,6 +572,7 @@ extern "C" fn publish_heads(raw: *const c_void) {
 pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_unite", size_of::<UniteArgs>(), Some(levelled::unite));
+    fake.kernel("ckv_importance", size_of::<ImportanceArgs>(), Some(scores::importance));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(appended::append));
     fake.kernel("ckv_forgive", size_of::<ForgiveArgs>(), Some(appended::forgive));
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));

@@ -23,6 +23,7 @@ mod model;
 mod plan;
 mod published;
 mod refused;
+mod scored;
 mod scrubbed;
 mod shelf;
 mod spill;
