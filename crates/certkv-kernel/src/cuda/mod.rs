@@ -22,6 +22,7 @@ pub mod importance;
 pub mod ladder;
 pub mod launch;
 mod levelled;
+pub mod losses;
 pub mod measure;
 pub mod metrics;
 pub mod pack;

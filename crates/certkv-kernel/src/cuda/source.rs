@@ -37,6 +37,10 @@ pub enum Verb {
     Protect,
     /// Scores of blocks by the attention that they get.
     Importance,
+    /// What records say of their blocks, to be kept beside what other levels would say.
+    Probe,
+    /// What levels would lose of blocks.
+    Losses,
     /// Certificates to memory of the host.
     Publish,
     /// Whole pages out of device memory, and back.
@@ -47,7 +51,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Attend,
         Self::Append,
         Self::Close,
@@ -62,6 +66,8 @@ impl Verb {
         Self::Unite,
         Self::Protect,
         Self::Importance,
+        Self::Probe,
+        Self::Losses,
         Self::Publish,
         Self::Swap,
         Self::Extend,
@@ -84,6 +90,8 @@ impl Verb {
             Self::Unite => "unite",
             Self::Protect => "protect",
             Self::Importance => "importance",
+            Self::Probe => "probe",
+            Self::Losses => "losses",
             Self::Publish => "publish",
             Self::Swap => "swap",
             Self::Extend => "extend",
@@ -107,6 +115,8 @@ impl Verb {
             Self::Unite => "unite.cu",
             Self::Protect => "protect.cu",
             Self::Importance => "importance.cu",
+            Self::Probe => "probe.cu",
+            Self::Losses => "losses.cu",
             Self::Publish => "publish.cu",
             Self::Swap => "swap.cu",
             Self::Extend => "extend.cu",
@@ -130,6 +140,8 @@ impl Verb {
             Self::Unite => "ckv_unite",
             Self::Protect => "ckv_protect",
             Self::Importance => "ckv_importance",
+            Self::Probe => "ckv_probe",
+            Self::Losses => "ckv_losses",
             Self::Publish => "ckv_publish",
             Self::Swap => "ckv_swap",
             Self::Extend => "ckv_extend",

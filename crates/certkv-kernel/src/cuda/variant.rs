@@ -478,7 +478,7 @@ impl Variant {
                 && (matches!(verb, Verb::Attend | Verb::Ladder | Verb::Select) || self.draft == 0)
                 && match verb {
                     Verb::Attend | Verb::Select => true,
-                    Verb::Unite | Verb::Importance => self.levelled,
+                    Verb::Unite | Verb::Importance | Verb::Probe | Verb::Losses => self.levelled,
                     _ => !self.levelled,
                 }
         };

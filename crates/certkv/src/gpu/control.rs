@@ -13,7 +13,7 @@ use crate::levels::terms::{self, HeadTerms, Reading};
 use crate::levels::{
     Deciders, Decides, LayerControl, Site, find_levels, ladder_bits, ladder_levels, of_block, planned, retained,
 };
-use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, SmartKv};
+use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, Measure, SmartKv};
 use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::{Certificate, MassWord};
@@ -165,6 +165,11 @@ impl GpuCache {
         if self.entry(id)?.is_out() { Err(Error::SwappedOut) } else { Ok(()) }
     }
 
+    /// The last step, if the sequence was in it with a single token.
+    pub(super) fn seen_step(&self, id: SequenceId) -> Result<Option<SeenStep>, Error> {
+        Ok(self.entry(id)?.seen.filter(|seen| seen.step == self.begun))
+    }
+
     /// Bytes of pages by level, the last first.
     pub(super) fn ladder_cost(&self) -> Vec<f64> {
         self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect()
@@ -244,8 +249,8 @@ impl GpuCache {
         blocks: usize,
         heard: &mut Heard,
     ) -> Result<Option<usize>, Error> {
-        let (s, entry) = (&self.core.sizes, self.entry(id)?);
-        let Some(seen) = entry.seen.filter(|seen| seen.step == self.begun && blocks > 0) else { return Ok(None) };
+        let s = &self.core.sizes;
+        let Some(seen) = self.seen_step(id)?.filter(|_| blocks > 0) else { return Ok(None) };
         let Heard { words, certificates, .. } = heard;
         let of_head = s.stride * s.group;
         words.clear();
@@ -270,7 +275,7 @@ impl GpuCache {
         reading: Reading,
     ) -> Result<Option<HeadTerms>, Error> {
         let blocks = levels.len();
-        self.probe(id, layer, blocks)?;
+        self.probe_for_host(id, layer, blocks)?;
         let s = &self.core.sizes;
         let (of_head, group) = (s.stride * s.group, s.group);
         let certificates = heard.certificates.as_chunks::<{ Certificate::WORDS }>().0;
@@ -324,6 +329,10 @@ impl Site for OnGpu<'_> {
             Some(known) => self.cache.terms_of(self.id, group, known, self.heard, levels, reading),
             None => Ok(None),
         }
+    }
+
+    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Option<Vec<Option<Vec<f64>>>>, Error> {
+        self.cache.losses(self.id, wanted, measure).map(Some)
     }
 
     fn forget(&mut self) {

@@ -94,7 +94,7 @@ pub(super) struct Core {
     pub(super) dense_list: Option<DeviceBuffer>,
     /// Zeroes; `None` where nothing is erased.
     zeroes: Option<DeviceBuffer>,
-    /// Where blocks are coded to see what levels lose, where somebody asks.
+    /// Where blocks are coded to see what levels lose, and what they do, where somebody asks.
     pub(super) probed: Option<DeviceBuffer>,
     /// `[row]`: scores of blocks and what they are made from, where somebody decides by them.
     pub(super) remembered: Option<DeviceBuffer>,
@@ -175,7 +175,7 @@ impl Core {
             drafts: if sizes.drafts.tokens > 0 { Some(buffer(Some(sizes.drafts.bytes()))?) } else { None },
             dense_list: sizes.frames.map(|_| buffer(Some(sizes.dense_list_bytes()))).transpose()?,
             remembered: sizes.remembered.map(|_| buffer(sizes.remembered_bytes())).transpose()?,
-            probed: if sizes.probe_bytes > 0 { Some(buffer(Some(sizes.probe_bytes))?) } else { None },
+            probed: sizes.probed.as_ref().map(|of| buffer(Some(of.bytes()))).transpose()?,
             zeroes: if sizes.zero_bytes > 0 { Some(buffer(Some(sizes.zero_bytes))?) } else { None },
             originals: queue.pin(sizes.host_bytes().ok_or_else(too_large)?, threads)?,
             staging: queue.pin(STAGING_SLOTS * sizes.staging_slot, threads)?,
@@ -209,7 +209,7 @@ impl Core {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
         let tables = tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]);
-        for buffer in tables.chain(&self.zeroes) {
+        for buffer in tables.chain(&self.zeroes).chain(&self.probed) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         self.erase_all()?;

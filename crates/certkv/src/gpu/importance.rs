@@ -36,6 +36,10 @@ impl Sizes {
 impl Core {
     /// Enqueues that of a row is remembered what is of another, whose blocks it has.
     pub(super) fn remember_as(&self, from: usize, row: usize) -> Result<(), Error> {
+        if let Some((probed, of)) = self.probed.as_ref().zip(self.sizes.probed.as_ref()) {
+            let [(from, _), (to, _)] = [from, row].map(|row| of.row(row));
+            probed.copy_from(self.queue.stream(), to, probed, from, of.row_bytes())?;
+        }
         let Some((memory, of)) = self.remembered.as_ref().zip(self.sizes.remembered) else { return Ok(()) };
         let [from, to] = [from, row].map(|row| self.sizes.remembered_at(&of, row));
         Ok(memory.copy_from(self.queue.stream(), to, memory, from, of.bytes().unwrap_or(0))?)
@@ -169,7 +173,7 @@ impl GpuCache {
         heard.asked.resize(s.layers, Asked::default());
         // Blocks have levels of their own in every layer, but there are as many.
         let blocks = entry.len() / s.block;
-        let Some(seen) = entry.seen.filter(|seen| seen.step == self.begun && blocks > 0) else { return Ok(None) };
+        let Some(seen) = self.seen_step(id)?.filter(|_| blocks > 0) else { return Ok(None) };
         let (Some((kits, ..)), Some(memory), Some(of)) = (&core.levels, &core.remembered, s.remembered) else {
             return Ok(None);
         };

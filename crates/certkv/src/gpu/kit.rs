@@ -102,6 +102,8 @@ pub(super) struct LevelKits {
     pub(super) select: Function,
     pub(super) unite: Function,
     pub(super) importance: Function,
+    pub(super) probe: Function,
+    pub(super) losses: Function,
 }
 
 /// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes.
@@ -130,11 +132,14 @@ impl LevelKits {
                 variant: variant.clone(),
             })
         };
+        let kernel = |verb| kernels.get(first, verb).cloned();
         Ok(Some(Self {
             each: levels.iter().map(of).collect::<Result<_, _>>()?,
-            select: kernels.get(first, Verb::Select)?.clone(),
-            unite: kernels.get(first, Verb::Unite)?.clone(),
-            importance: kernels.get(first, Verb::Importance)?.clone(),
+            select: kernel(Verb::Select)?,
+            unite: kernel(Verb::Unite)?,
+            importance: kernel(Verb::Importance)?,
+            probe: kernel(Verb::Probe)?,
+            losses: kernel(Verb::Losses)?,
         }))
     }
 }

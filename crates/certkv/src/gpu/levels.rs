@@ -235,7 +235,9 @@ impl GpuCache {
             let of = &s.levels[usize::from(level)];
             let at_page = s.packed_at(layer, s.page_of(level, page.index));
             let record = self.core.packed.address_of(at_page, of.page_bytes)?;
-            prefill::push_items(&self.core, layer, row, (at, record, of.layout.bytes), &mut items)
+            let originals = prefill::reachable(&self.core, at)?;
+            let block = prefill::ToCode { originals, record, bytes: of.layout.bytes };
+            prefill::push_items(&self.core, layer, row, block, &mut items)
         };
         let mut changes = changes;
         let pushed = changes.try_for_each(&mut push);

@@ -49,8 +49,8 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
             (Some(packed), _) => {
                 let of = &core.sizes.of_layer[layer];
                 let record = core.packed.address_of(core.sizes.packed_at(layer, packed.index), of.page_bytes)?;
-                let at = (at, record, of.record_bytes);
-                push_items(core, layer, part.row, at, &mut items)?;
+                let block = ToCode { originals: reachable(core, at)?, record, bytes: of.record_bytes };
+                push_items(core, layer, part.row, block, &mut items)?;
             }
             (None, Some(tail)) => core.fill_tail(layer, tail.index, at)?,
             (None, None) => {}
@@ -92,18 +92,31 @@ pub(super) enum Coder {
     Level(usize),
 }
 
-/// One item per head: from the host's page that begins at byte `at` to the records of so many `bytes` that begin at address `record`.
+/// A block that is coded: where its originals are, and the records, of so many `bytes`, that are to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ToCode {
+    pub(super) originals: u64,
+    pub(super) record: u64,
+    pub(super) bytes: usize,
+}
+
+/// The address of the host's page that begins at byte `at`, for a kernel that finds it through a list.
+pub(super) fn reachable(core: &Core, at: usize) -> Result<u64, Error> {
+    let bytes = core.sizes.original_bytes;
+    let address = core.originals.span(at, bytes)?.address();
+    core.queue.stream().touch(&[Touch::read(address, bytes)])?;
+    Ok(address)
+}
+
+/// One item per head of a block.
 pub(super) fn push_items(
     core: &Core,
     layer: usize,
     row: usize,
-    (at, record, bytes): (usize, u64, usize),
+    ToCode { originals: keys, record, bytes }: ToCode,
     items: &mut Vec<u64>,
 ) -> Result<(), Error> {
     let s = &core.sizes;
-    let keys = core.originals.span(at, s.original_bytes)?.address();
-    // The kernel finds the page through the list.
-    core.queue.stream().touch(&[Touch::read(keys, s.original_bytes)])?;
     let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
     for head in 0..s.kv_heads {
         let keys = keys + (2 * head * s.side_bytes) as u64;

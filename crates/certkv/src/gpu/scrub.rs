@@ -4,7 +4,7 @@
 //! A kernel makes the digests where the pages lie, so that nothing but these travels. What differs is coded again from its originals beside the page, and takes its place if it is what was first seen.
 use super::cache::GpuCache;
 use super::core::Core;
-use super::prefill::{Coder, pack, push_items};
+use super::prefill::{Coder, ToCode, pack, push_items, reachable};
 use super::ring::Ring;
 use crate::scrub::{Cursor, Damage, Fault, Next, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
@@ -222,7 +222,8 @@ impl GpuCache {
             spare.copy_from(core.queue.stream(), 0, &core.packed, at, bytes)?;
             let mut items = Vec::new();
             let record_bytes = bytes / s.kv_heads;
-            push_items(&core, look.layer, id.slot as usize, (host, spare.address(), record_bytes), &mut items)?;
+            let block = ToCode { originals: reachable(&core, host)?, record: spare.address(), bytes: record_bytes };
+            push_items(&core, look.layer, id.slot as usize, block, &mut items)?;
             let coder = if s.levels.is_empty() { Coder::Layer } else { Coder::Level(look.level.into()) };
             pack(self, look.layer, coder, &items)?;
             let made = Span::of(&spare, 0, bytes)?;

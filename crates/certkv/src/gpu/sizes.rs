@@ -4,6 +4,7 @@ use super::calibrated::most_metric_bytes;
 use super::config::{GpuConfig, STAGING_SLOTS};
 use super::draft_sections::DraftSections;
 use super::frames::{FrameSizes, frames};
+use super::level_probes::ProbeSections;
 use super::level_sizes::{LevelSizes, level_sizes};
 use super::plan::GpuMachine;
 use super::protected::ProtectedSizes;
@@ -121,8 +122,8 @@ pub(super) struct Sizes {
     pub(super) all_masses: bool,
     /// Whether there is somebody who does, and bytes of what they keep.
     pub(super) controlled: bool,
-    /// Where blocks are coded to see what levels lose; 0 where nobody asks.
-    pub(super) probe_bytes: usize,
+    /// Where blocks are coded to see what levels lose, where somebody asks.
+    pub(super) probed: Option<ProbeSections>,
     /// What is remembered on the device of a sequence's blocks, where somebody decides by their scores.
     pub(super) remembered: Option<importance::Remembered>,
     control_bytes: usize,
@@ -310,7 +311,7 @@ impl Sizes {
                 true => 0,
                 false => launch::kept_bytes(variant, rows * g.kv_heads).next_multiple_of(ALIGN),
             },
-            probe_bytes: super::level_probes::bytes(config, &levels),
+            probed: ProbeSections::of(config, &levels, stride),
             remembered: importance::remembered(config, stride),
             levels,
             packed_bytes,
@@ -527,7 +528,7 @@ impl Sizes {
         let work = work.and_then(|work| work.checked_add(self.zero_bytes));
         let work =
             work.and_then(|work| work.checked_add(self.drafts.bytes() + self.level_buffers().iter().sum::<usize>()));
-        let work = work.and_then(|work| work.checked_add(self.probe_bytes)?.checked_add(self.remembered_bytes()?));
+        let work = work.and_then(|work| work.checked_add(self.probed_bytes())?.checked_add(self.remembered_bytes()?));
         let tables = [self.table_bytes(), self.mass_bytes(), results, sides, memory, self.correction_bytes(), work];
         let tables = tables.into_iter().try_fold(0usize, |sum, x| sum.checked_add(x?));
         let ring = self.ring.map_or(Some(0), |slots| PinnedBuffer::mapped_bytes(8 * slots.len()));

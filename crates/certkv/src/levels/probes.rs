@@ -19,6 +19,8 @@ pub(crate) struct Probes {
     kv_heads: usize,
     levels: usize,
     numbers: Vec<f32>,
+    /// Blocks that are known elsewhere: where a cache keeps their numbers on a device, of which those here are a part.
+    apart: usize,
 }
 
 /// What is known of one block in one KV head.
@@ -44,7 +46,7 @@ impl Probe<'_> {
 
 impl Probes {
     pub(crate) fn new(kv_heads: usize, levels: usize) -> Self {
-        Self { kv_heads, levels, numbers: Vec::new() }
+        Self { kv_heads, levels, numbers: Vec::new(), apart: 0 }
     }
 
     /// Levels of the ladder.
@@ -64,6 +66,17 @@ impl Probes {
     /// Forgets all blocks but the first `blocks`.
     pub(crate) fn truncate(&mut self, blocks: usize) {
         self.numbers.truncate(blocks * self.kv_heads * self.stride());
+        self.apart = self.apart.min(blocks);
+    }
+
+    /// Blocks whose numbers are elsewhere.
+    pub(crate) fn apart(&self) -> usize {
+        self.apart
+    }
+
+    /// They are so many now.
+    pub(crate) fn now_apart(&mut self, blocks: usize) {
+        self.apart = blocks;
     }
 
     /// Room for the numbers of so many blocks more: until they are [`Probes::put`] there no level can hold them.
@@ -81,9 +94,9 @@ impl Probes {
         numbers[1 + up * OF_LEVEL..1 + (up + 1) * OF_LEVEL].copy_from_slice(&errors);
     }
 
-    /// Takes what is known of the blocks behind.
-    pub(crate) fn append(&mut self, later: Self) {
-        self.numbers.extend(later.numbers);
+    /// Takes the numbers of blocks behind, `[block][KV head]`, as they are kept elsewhere.
+    pub(crate) fn extend(&mut self, numbers: &[f32]) {
+        self.numbers.extend_from_slice(numbers);
     }
 
     pub(crate) fn get(&self, block: usize, kv_head: usize) -> Probe<'_> {

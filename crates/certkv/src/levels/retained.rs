@@ -79,8 +79,15 @@ pub(crate) fn control(
         heads: site.shape().0,
     };
     let wanted = Controller::wants(rule, &layers(site.deciders()?.0), &told(&heard), &cost, budgets);
-    for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
-        hear(site, group, control, cost.len(), heard)?;
+    // Danger is told by what each head says.
+    let together = if control.rule.gate.is_none() { site.losses(&wanted, control.measure)? } else { None };
+    match together {
+        Some(all) => heard.iter_mut().zip(all).for_each(|(heard, loss)| heard.loss = loss),
+        None => {
+            for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+                hear(site, group, control, cost.len(), heard)?;
+            }
+        }
     }
     site.forget();
     let (layer_controls, deciders) = site.deciders()?;

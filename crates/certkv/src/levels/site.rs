@@ -1,6 +1,6 @@
 //! What decisions by the terms of certificates ask of a cache, wherever its blocks are.
 use super::control::{Controlled, LayerControl};
-use super::terms::{HeadTerms, Reading};
+use super::terms::{HeadTerms, Measure, Reading};
 use super::{ladder_levels, terms};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
@@ -32,6 +32,12 @@ pub(crate) trait Site {
     fn shape(&self) -> (usize, usize);
     /// What the last step said of the blocks of a group, which have `levels`; `None` if nothing.
     fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error>;
+    /// What levels lose of the blocks of the groups that are `wanted` by what the last step said, `[block][level]`, all query heads together, where that is known without what
+    /// [`Site::seen`] tells of each: `None` where it is not, and of groups that the step said nothing of.
+    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Option<Vec<Option<Vec<f64>>>>, Error> {
+        let _ = (wanted, measure);
+        Ok(None)
+    }
     /// Forgets it, of all groups.
     fn forget(&mut self);
     /// State of each group, and who decides.

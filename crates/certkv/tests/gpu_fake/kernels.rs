@@ -9,6 +9,7 @@ use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::importance::ImportanceArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
+use certkv_kernel::cuda::losses::{LossesArgs, ProbeArgs};
 use certkv_kernel::cuda::measure::MeasureArgs;
 use certkv_kernel::cuda::protect::ProtectArgs;
 use certkv_kernel::cuda::publish::{self, ENTRY, ENTRY_HEAD, LayerSet, PublishArgs};
@@ -31,6 +32,8 @@ mod guarded;
 mod lent;
 #[path = "levelled.rs"]
 mod levelled;
+#[path = "lost.rs"]
+mod lost;
 #[path = "scores.rs"]
 mod scores;
 #[path = "tails.rs"]
@@ -573,6 +576,8 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_attend", size_of::<AttendArgs>(), Some(attend));
     fake.kernel("ckv_unite", size_of::<UniteArgs>(), Some(levelled::unite));
     fake.kernel("ckv_importance", size_of::<ImportanceArgs>(), Some(scores::importance));
+    fake.kernel("ckv_probe", size_of::<ProbeArgs>(), Some(lost::probe));
+    fake.kernel("ckv_losses", size_of::<LossesArgs>(), Some(lost::losses));
     fake.kernel("ckv_append", size_of::<AppendArgs>(), Some(appended::append));
     fake.kernel("ckv_forgive", size_of::<ForgiveArgs>(), Some(appended::forgive));
     fake.kernel("ckv_measure", size_of::<MeasureArgs>(), Some(tails::measure));

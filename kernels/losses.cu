@@ -1,0 +1,170 @@
+// ckv_losses: what each level would lose of each block in the certificates of the last step, summed over the query heads, math.md (9.17) and (9.17a): from the words and
+// certificates that attention has left, and what is known of blocks at every level (probes.cuh). `terms.rs` is the same on the host.
+//
+// A CTA of 1024 threads for each layer, with 24 bytes of shared memory a query head. A layer of which anything is no number says so of all its blocks.
+#include "probes.cuh"
+#include "attend/args.cuh"
+
+struct CkvLossesArgs {
+    const u32* words;         // of the sequence's row in the first layer, [kv_heads][stride][group]: mass_word
+    const u8* certificates;   // CkvCertificate[heads] of its place there
+    const float* probes;      // of the row there, [stride][kv_heads]
+    const u32* table;         // [stride] its pages there
+    float* losses;            // [layers][stride][levels] of the ladder
+    u64 word_layer;           // bytes from a layer's words to the next's
+    u64 certificate_layer;    // the same of certificates,
+    u64 probe_layer;          // of probes,
+    u64 table_layer;          // and of tables
+    u32 heads;
+    u32 kv_heads;
+    u32 stride;
+    u32 known;                // blocks that have words
+    u32 blocks;
+    u32 levels;
+    u32 linear;               // (9.17a), not (9.17)
+    u32 layers;
+    u32 firsts[8];            // by level, the first of which is the last of the ladder: its first page
+};
+
+namespace ckv_losses_of {
+
+constexpr u32 THREADS = 1024, WARPS = THREADS / 32, MOST_LEVELS = 8;
+constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
+// `terms.rs`.
+constexpr float NEVER = 1e30f, CANCELLED = 0.1f;
+
+// One query head.
+struct Head {
+    float total, rest;    // log2 of the sum of exponentials, and what mass blocks without a word have
+    float delta, lambda;  // bounds of logits over eps, of blocks that say nothing of theirs
+    float norm, radius;   // ||O'||, ||O' - c||
+};
+
+// One block for one query head.
+struct Told {
+    float mass, root, delta, lambda;
+    bool bounds;  // it says how far its logits may be
+};
+
+CKV_FN float infinity() { return u32_as_float(0x7f800000u); }
+CKV_FN bool is_finite(float x) { return fabsf(x) < infinity(); }
+
+// ln (1 + x)
+CKV_FN float log_1p(float x) { return x < 0.01f ? x * (1.0f - x * (0.5f - x * (0.33333333f - x * 0.25f))) : lg2(1.0f + x) * LN2; }
+// e^x - 1
+CKV_FN float exp_m1(float x) { return x < 0.02f ? x * (1.0f + x * (0.5f + x * (0.16666667f + x * 0.041666667f))) : ex2(x * LOG2E) - 1.0f; }
+// Of factors that are not negative, 0 if one of them is.
+CKV_FN float product(float a, float b) { return a == 0.0f || b == 0.0f ? 0.0f : a * b; }
+
+CKV_FN Told told_of(u32 word, const Head& head, bool is_known) {
+    if (!is_known) return Told{head.rest, head.rest, 0.0f, 0.0f, false};
+    if (word == 0) return Told{0.0f, 0.0f, 0.0f, 0.0f, false};
+    const float mass = ex2((float)(word >> 17) * (1.0f / 32.0f) - 512.0f - head.total);
+    const float delta = log_1p(ex2((float)(word >> 5 & 0xfffu) * (1.0f / 64.0f) - 32.0f)), even = ex2((float)(word & 0x1fu) * -0.125f);
+    return Told{mass, mass * even, delta, delta / even, true};
+}
+
+// g_b of (5.9).
+CKV_FN float key_term(const Told& b, float delta, float lambda) {
+    if (b.mass == 0.0f) return 0.0f;
+    const float grown = exp_m1(delta), phi = delta > 0.0f ? grown / delta : 1.0f;
+    return fminf(product(b.mass, grown), product(phi, product(b.root, lambda)));
+}
+
+}  // namespace ckv_losses_of
+
+extern "C" __global__ void __launch_bounds__(1024, 1) ckv_losses(const __grid_constant__ CkvLossesArgs a) {
+    using namespace ckv_losses_of;
+    CKV_DYNAMIC_SHARED(shared);
+    CKV_STATIC_SHARED(u32 bad);
+    if (threadIdx.x == 0) bad = 0;
+    grid_dependency_wait();
+    grid_dependency_launch();
+    sync_threads();
+    const u32 layer = blockIdx.x, group = a.heads / a.kv_heads;
+    const u32* words = (const u32*)((const u8*)a.words + layer * a.word_layer);
+    const CkvCertificate* certificates = (const CkvCertificate*)(a.certificates + layer * a.certificate_layer);
+    const float* probes = (const float*)((const u8*)a.probes + layer * a.probe_layer);
+    const u32* table = (const u32*)((const u8*)a.table + layer * a.table_layer);
+    float* losses = a.losses + (u64)layer * a.stride * a.levels;
+    Head* of = (Head*)shared;
+    const auto numbers = [&](u32 block, u32 kv) { return probes + probe_at(block, a.kv_heads, kv, a.levels); };
+    const auto word_of = [&](u32 block, u32 head) { return words[((u64)(head / group) * a.stride + block) * group + head % group]; };
+    // The level that a block has, of the ladder: a block that the step has filled the first of all.
+    const auto level_of = [&](u32 block) {
+        u32 level = 0;
+        if (block < a.known) {
+            const u32 page = table[block];
+            while (level + 1 < a.levels && a.firsts[level + 1] <= page) ++level;
+        }
+        return a.levels - 1 - level;
+    };
+
+    // What a head's blocks say together. A warp a head.
+#pragma unroll 1
+    for (u32 h = (u32)warp(); h < a.heads; h += WARPS) {
+        const CkvCertificate& c = certificates[h];
+        Head head{c.lse * LOG2E, 0.0f, 0.0f, 0.0f, c.norm, c.radius};
+        float mass = 0.0f, made = 0.0f, eps = 0.0f, delta = 0.0f, lambda = 0.0f;
+#pragma unroll 2
+        for (u32 b = (u32)lane(); b < a.known; b += 32) {
+            const Told t = told_of(word_of(b, h), head, true);
+            const float* n = numbers(b, h / group);
+            const float own = n[1 + OF_LEVEL * level_of(b)];
+            mass += t.mass;
+            if (is_finite(t.mass * n[0])) made += t.mass * n[0];
+            if (t.bounds && own > 0.0f) eps += own, delta += t.delta, lambda += t.lambda;
+        }
+        mass = warp_sum(mass), made = warp_sum(made), eps = warp_sum(eps), delta = warp_sum(delta), lambda = warp_sum(lambda);
+        head.rest = mass < 1.0f ? 1.0f - mass : 0.0f;
+        for (u32 b = a.known; b < a.blocks; ++b) {
+            const float more = head.rest * numbers(b, h / group)[0];
+            if (is_finite(more)) made += more;
+        }
+        if (eps > 0.0f) head.delta = delta / eps, head.lambda = lambda / eps;
+        head.norm = fmaxf(head.norm, CANCELLED * made);
+        if (lane() == 0) {
+            of[h] = head;
+            if (!(is_finite(mass) && is_finite(head.total) && is_finite(c.norm) && is_finite(c.radius))) bad = 1;
+        }
+    }
+    sync_threads();
+
+    // What each level loses of each block.
+#pragma unroll 1
+    for (u32 b = threadIdx.x; b < a.blocks; b += THREADS) {
+        float sum[MOST_LEVELS];
+#pragma unroll
+        for (u32 l = 0; l < MOST_LEVELS; ++l) sum[l] = bad ? u32_as_float(0x7fc00000u) : 0.0f;
+        const u32 has = level_of(b);
+#pragma unroll 1
+        for (u32 h = 0; h < a.heads && !bad; ++h) {
+            const Head head = of[h];
+            const float* n = numbers(b, h / group);
+            const Told t = told_of(b < a.known ? word_of(b, h) : 0, head, b < a.known);
+            const float now = n[1 + OF_LEVEL * has], distance = n[0] + head.radius;
+            const bool own = t.bounds && now > 0.0f;
+            const float per_delta = own ? t.delta / now : head.delta, per_lambda = own ? t.lambda / now : head.lambda;
+#pragma unroll
+            for (u32 l = 0; l < MOST_LEVELS; ++l) {
+                if (l >= a.levels) break;
+                const float eps = n[1 + OF_LEVEL * l], eta = n[2 + OF_LEVEL * l], sop = n[3 + OF_LEVEL * l];
+                const float delta = per_delta * eps, lambda = per_lambda * eps;
+                const float g = a.linear ? fminf(t.mass * delta, t.root * lambda) : key_term(t, delta, lambda);
+                const float moved = eta >= 0.0f && sop >= 0.0f ? fminf(product(t.mass, eta), product(t.root, sop)) : infinity();
+                const float value = t.mass == 0.0f ? 0.0f : moved;
+                // No block moves an output by more than its distance (5.14).
+                const float term = (fminf(g * distance, distance) + value) / head.norm;
+                float loss = head.norm > 0.0f ? (term < NEVER ? term : NEVER) : 0.0f;
+                // What the level cannot hold, unless it is there without codes.
+                if (!(eps >= 0.0f)) loss = NEVER;
+                if (!(now >= 0.0f) && l == has) loss = 0.0f;
+                sum[l] = fminf(sum[l] + loss, NEVER);
+            }
+        }
+#pragma unroll
+        for (u32 l = 0; l < MOST_LEVELS; ++l) {
+            if (l < a.levels) losses[(u64)b * a.levels + l] = sum[l];
+        }
+    }
+}
