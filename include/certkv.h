@@ -822,7 +822,7 @@ typedef struct certkv_control_entry {
    */
   const uint32_t *levels;
   /**
-   * Of `config->control`: masses of the last step, heads x blocks.
+   * Of `config->control`: masses of the last step, heads x blocks. NULL on a GPU, where they stay there without a gate: see `scored`.
    */
   const double *attention;
   /**
@@ -879,6 +879,22 @@ typedef struct certkv_control_entry {
    * Where `config->levels_by_head` is 1, the KV head whose levels these are; else 0, and they are all heads'.
    */
   uint32_t kv_head;
+  /**
+   * Of `config->control` where masses stay on a GPU: of how many blocks scores were made there. 0 if of none.
+   */
+  uint64_t scored;
+  /**
+   * Their scores; NULL where nothing was decided.
+   */
+  const double *scores;
+  /**
+   * Where it was looked at, how far scores are from those of the last decision: their divergence, else a NaN,
+   */
+  double drift_divergence;
+  /**
+   * and the percentage of blocks whose rank has moved, else a NaN.
+   */
+  double drift_moved;
 } certkv_control_entry;
 
 /**

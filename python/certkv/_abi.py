@@ -343,6 +343,10 @@ class certkv_control_entry(ctypes.Structure):
         ("lacks", ctypes.c_double),
         ("lacking", certkv_lacking),
         ("kv_head", ctypes.c_uint32),
+        ("scored", ctypes.c_uint64),
+        ("scores", ctypes.POINTER(ctypes.c_double)),
+        ("drift_divergence", ctypes.c_double),
+        ("drift_moved", ctypes.c_double),
     ]
 
 

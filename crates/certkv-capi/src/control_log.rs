@@ -45,7 +45,7 @@ pub struct certkv_control_entry {
     pub n_levels: u32,
     /// Level of each block before, `blocks` of them.
     pub levels: *const u32,
-    /// Of `config->control`: masses of the last step, heads x blocks.
+    /// Of `config->control`: masses of the last step, heads x blocks. NULL on a GPU, where they stay there without a gate: see `scored`.
     pub attention: *const f64,
     /// Of `config->retention`: what each level loses of a block, blocks x levels. NULL in a step that no decision counts.
     pub loss: *const f64,
@@ -75,6 +75,14 @@ pub struct certkv_control_entry {
     pub lacking: certkv_lacking,
     /// Where `config->levels_by_head` is 1, the KV head whose levels these are; else 0, and they are all heads'.
     pub kv_head: u32,
+    /// Of `config->control` where masses stay on a GPU: of how many blocks scores were made there. 0 if of none.
+    pub scored: u64,
+    /// Their scores; NULL where nothing was decided.
+    pub scores: *const f64,
+    /// Where it was looked at, how far scores are from those of the last decision: their divergence, else a NaN,
+    pub drift_divergence: f64,
+    /// and the percentage of blocks whose rank has moved, else a NaN.
+    pub drift_moved: f64,
 }
 
 /// Told of one layer after the other, on the thread of the call. No lock of the library is held: it may call the library, for this cache too. It must
@@ -109,7 +117,9 @@ impl Told {
         fn cells(of: Option<&Vec<f64>>) -> *const f64 {
             of.map_or(ptr::null(), |of| of.as_ptr())
         }
-        let ControlEntry { layer, kv_heads, kept, attention, loss, danger, terms, decision, planned, .. } = &self.entry;
+        let ControlEntry { layer, kv_heads, kept, attention, scored, loss, danger, terms, decision, planned, .. } =
+            &self.entry;
+        let drift = scored.as_ref().and_then(|scored| scored.drift);
         let decided = decision.as_ref();
         let (lacking, lacks) =
             planned.map_or((CERTKV_LACKING_NOTHING, 0.0), |planned| bound_budget::lacking(planned.lacking));
@@ -140,6 +150,10 @@ impl Told {
             lacks,
             lacking,
             kv_head: kv_heads.start as u32,
+            scored: scored.as_ref().map_or(0, |scored| scored.blocks as u64),
+            scores: cells(scored.as_ref().and_then(|scored| scored.scores.as_ref())),
+            drift_divergence: drift.map_or(f64::NAN, |drift| drift.divergence),
+            drift_moved: drift.map_or(f64::NAN, |drift| drift.moved),
         }
     }
 }

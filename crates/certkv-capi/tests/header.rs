@@ -297,7 +297,8 @@ fn both_sides_agree_on_every_offset_and_version() {
         certkv_controlled { struct_size, reserved, decided, below_floor, changed, refused, failed }
         certkv_control_entry {
             struct_size, layer, blocks, kept, heads, n_levels, levels, attention, loss, danger, bound_loss, bound_shrink,
-            bound_cap, trigger, forced, wanted, bytes, bound, lacks, lacking, kv_head,
+            bound_cap, trigger, forced, wanted, bytes, bound, lacks, lacking, kv_head, scored, scores, drift_divergence,
+            drift_moved,
         }
         certkv_retention {
             struct_size, measure, bytes_per_token, layer_bytes_per_token, keep, down, up, stick, gate_protect, gate_release,
@@ -380,7 +381,7 @@ fn both_sides_agree_on_every_offset_and_version() {
         ("certkv_level", 16),
         ("certkv_control", 136),
         ("certkv_controlled", 48),
-        ("certkv_control_entry", 136),
+        ("certkv_control_entry", 168),
         ("certkv_retention", 112),
         ("certkv_bound_budget", 40),
         ("certkv_level_plan", 48),

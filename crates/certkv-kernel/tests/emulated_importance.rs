@@ -117,11 +117,11 @@ impl World {
         let buffers = [&words, &bytes, &self.memory];
         self.kernel.launch("ckv_importance", how, &args, &buffers).expect("the launch runs");
         let mut wrong = 0;
-        for layer in 0..LAYERS {
+        for (layer, shares) in shares.iter().enumerate() {
             let host = &mut self.host[layer];
             host.truncate(kept);
             self.before[layer].truncate(kept);
-            host.update(&shares[layer], self.step as u64).expect("shares");
+            host.update(shares, self.step as u64).expect("shares");
             let mut want = Vec::new();
             host.scores(self.step as u64, &mut want);
             let all = self.floats(self.remembered.scores(layer));

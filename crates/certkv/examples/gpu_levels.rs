@@ -84,10 +84,11 @@ fn steps(gpu: &Gpu, plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId]) -> Re
     Ok(found)
 }
 
-/// What a call of who decides takes, a layer, behind a step: a sequence's first, those that decide nothing, and those that do; and blocks that were moved.
-fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) -> Result<[f64; 4], Failure> {
+/// What a call of who decides takes, a layer, behind a step: a sequence's first, those that decide nothing, and those that do; those that decide nothing until the device has done
+/// what they ask of it; and blocks that were moved.
+fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) -> Result<[f64; 5], Failure> {
     let g = *cache.geometry();
-    let (mut first, mut quiet, mut busy, mut moved) = ((0.0, 0), (0.0, 0), (0.0, 0), 0);
+    let (mut first, mut quiet, mut busy, mut done_in, mut moved) = ((0.0, 0), (0.0, 0), (0.0, 0), (0.0, 0), 0);
     let chunks: Vec<_> = ids.iter().map(|id| Chunk { sequence: *id, tokens: 1 }).collect();
     for round in 0..3 * ROUNDS {
         let (keys, values) = (halves(ids.len() * g.kv_width(), r), halves(ids.len() * g.kv_width(), r));
@@ -99,9 +100,11 @@ fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) 
         }
         step.finish()?;
         cache.synchronize()?;
+        let (all, mut decided) = (Instant::now(), 0);
         for id in ids {
             let start = Instant::now();
             let done = cache.control(*id)?;
+            decided += done.decided;
             let took = start.elapsed().as_secs_f64() * 1e6 / plan.layers as f64;
             let of = match (round, done.decided) {
                 (0, _) => &mut first,
@@ -111,9 +114,14 @@ fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) 
             (of.0, of.1) = (of.0 + took, of.1 + 1);
             moved += done.changed;
         }
+        cache.stream().synchronize()?;
+        if decided == 0 {
+            let took = all.elapsed().as_secs_f64() * 1e6 / (plan.layers * ids.len()) as f64;
+            done_in = (done_in.0 + took, done_in.1 + 1);
+        }
     }
     let mean = |(sum, n): (f64, usize)| sum / n.max(1) as f64;
-    Ok([mean(first), mean(quiet), mean(busy), moved as f64])
+    Ok([mean(first), mean(quiet), mean(busy), mean(done_in), moved as f64])
 }
 
 fn print(name: &str, [packed, certified, repaired]: [f64; 3]) {
@@ -174,9 +182,9 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
         let config = GpuConfig { control: Some(control), ..config().with_levels(levels.clone()) };
         let mut cache = GpuCache::new(gpu, compiler, config)?;
         let ids = filled(plan, &mut cache, &mut r)?;
-        let [first, quiet, busy, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
+        let [first, quiet, busy, done, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
         println!(
-            "  {name}: us a layer and sequence {first:.1} in the first call, then {quiet:.1} where nothing is decided, {busy:.1} where something is; {moved} blocks moved"
+            "  {name}: us a layer and sequence {first:.1} in the first call, then {quiet:.2} where nothing is decided ({done:.2} until the device is done), {busy:.1} where something is; {moved} blocks moved"
         );
     }
     Ok(())

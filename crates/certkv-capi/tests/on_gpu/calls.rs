@@ -409,7 +409,9 @@ fn blocks_have_levels_that_smartkv_decides() {
     unsafe extern "C" fn tell(user: *mut c_void, entry: *const certkv_control_entry) {
         // SAFETY: what the call below gave, and an entry that lives as long as this call.
         let (told, entry) = unsafe { (&mut *user.cast::<Vec<u64>>(), &*entry) };
-        assert!(!entry.attention.is_null());
+        // Masses stay on the GPU; the first decision is by their scores.
+        assert!(entry.attention.is_null() && !entry.scores.is_null() && entry.drift_moved.is_nan());
+        assert_eq!(entry.scored, entry.blocks);
         told.push(entry.blocks);
     }
     let mut done = certkv_controlled { struct_size: size_of::<certkv_controlled>() as u32, ..Default::default() };

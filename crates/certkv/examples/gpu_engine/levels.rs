@@ -3,10 +3,11 @@ use crate::losses::Ratios;
 use crate::scored::Mirrors;
 use crate::world::{Failure, Inputs, Tally, World, abandon};
 use crate::{Plan, certified, graphs, policies};
+use certkv::danger::Gating;
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{
-    BoundBudget, Control, ControlEntry, Controlled, Dtype, Error, Geometry, Level, Policy, Protection, RecordLayout,
-    Retention, SmartKv, Tier, Window, retention,
+    BoundBudget, Control, ControlEntry, Controlled, Dtype, Error, Eviction, Geometry, Level, Policy, PrefixConfig,
+    PrefixSecret, Protection, RecordLayout, Retention, Scrub, SmartKv, Tier, Window, retention,
 };
 use certkv_control::bound_budget::BoundRule;
 use certkv_control::smartkv::Rule;
@@ -57,8 +58,10 @@ fn who_decides(config: &GpuConfig, seed: u64) -> Result<Option<Control>, Failure
     let balanced = |level: &&Level| level.format.key.is_folded();
     // Bounds in two metrics are not told apart.
     let mixed = ![0, config.levels.len()].contains(&config.levels.iter().filter(balanced).count());
-    let smart = SmartKv { rule: Rule { base: 4, drift_every: 2, ..Rule::default() }, ..SmartKv::new(budget) };
-    let often = retention::Rule { every: 3, ..retention::Rule::default() };
+    // Every second time behind a gate.
+    let gate = (seed / 3 % 2 == 1 && !mixed).then(Gating::default);
+    let smart = SmartKv { rule: Rule { base: 4, drift_every: 2, gate, ..Rule::default() }, ..SmartKv::new(budget) };
+    let often = retention::Rule { every: 3, gate, ..retention::Rule::default() };
     Ok(Some(match seed % 3 {
         0 if !mixed => Retention { rule: often, ..Retention::new(budget) }.into(),
         1 if !mixed => {
@@ -85,9 +88,16 @@ fn control(
     mirrors.hear(log, world, (at, row), &inputs.queries, cache.layouts()[0].tokens(), near);
     // What is lost is compared elsewhere.
     let told = |entry: &ControlEntry| {
-        entry.loss.as_ref().map_or(0, Vec::len) + entry.terms.as_ref().map_or(0, |terms| terms.loss.len())
+        let terms = entry.terms.as_ref().map_or(0, |terms| terms.loss.len());
+        terms + [&entry.loss, &entry.danger].into_iter().flatten().map(Vec::len).sum::<usize>()
     };
     Ok((log.iter().map(told).sum(), done))
+}
+
+/// What found no page at the level that it was to have is not there.
+fn with_room(done: Result<(), Failure>) -> Result<(), Failure> {
+    let full = |error: &Failure| matches!(error.downcast_ref(), Some(Error::CapacityExhausted { .. }));
+    done.or_else(|error| if full(&error) { Ok(()) } else { Err(error) })
 }
 
 /// One cache's life. Returns whether everything held.
@@ -108,6 +118,8 @@ pub(crate) fn life(
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([7; 32]), units: 64, eviction: Eviction::Lru });
+    (config.swap_tokens, config.erase) = (longest, plan.seed.is_multiple_of(2));
     config.plan_apart = store == Dtype::Bf16;
     // Of the longest ladder in some lives everything, so that steps may add nothing from codes.
     config.protection = match (ladder.len(), plan.seed % 2) {
@@ -157,6 +169,9 @@ pub(crate) fn life(
                 world.truncate(&mut cache, at, len)?;
             }
             3 | 5 if n > 7 => world.release(&mut cache, at)?,
+            4 if n > 0 => world.swap(&mut cache, at)?,
+            7 if n > 0 && n < 8 => with_room(world.copy(&mut cache, at))?,
+            1 if n > 0 && n < 8 => with_room(world.resume(&mut cache, at))?,
             6 if n < 7 => world.create(&mut cache)?,
             _ => {}
         }
@@ -227,15 +242,19 @@ pub(crate) fn life(
     let graphs = graphs(gpu, &mut cache, &mut world, plan)?;
     let (rows, lost) = world.read_back(&mut cache)?;
     println!("GATE gpu-engine-originals executed={rows} failed={lost} controls=0/0 seed={:#x}", plan.seed);
+    let looked = cache.scrub(Scrub { pages: usize::MAX, originals: true })?;
+    let damaged = looked.mended + looked.damaged.len();
+    println!("GATE gpu-engine-scrub executed={} failed={damaged} controls=0/0 seed={:#x}", looked.pages, plan.seed);
     while !world.held.is_empty() {
         world.release(&mut cache, 0)?;
     }
-    let left = cache.live_pages();
+    cache.evict_prefixes(usize::MAX)?;
+    let left = cache.live_pages() + if plan.seed.is_multiple_of(2) { cache.residue()? } else { 0 };
     println!(
         "GATE gpu-engine-leaks executed={} failed={left} controls=0/0 seed={:#x}",
         world.held.len() + 1,
         plan.seed
     );
     let told = near && far == 0 && (ladder.len() == 4 || heard + scores > 0 && decided.changed > 0);
-    Ok(told && sum.failed + lost + left == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
+    Ok(told && sum.failed + lost + left + damaged == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
 }

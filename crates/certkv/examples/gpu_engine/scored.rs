@@ -62,7 +62,7 @@ impl Mirrors {
             let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum::<f64>() / want.iter().sum::<f64>();
             self.compared += got.len();
             self.apart.push(apart);
-            if !whole || (near && !(apart <= 0.5)) {
+            if !whole || (near && (apart.is_nan() || apart > 0.5)) {
                 self.wrong += 1;
                 println!("WRONG scores of {:?}, layer {}: {got:.4?}, not {want:.4?}", held.id, entry.layer);
             }

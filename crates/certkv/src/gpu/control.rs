@@ -1,8 +1,8 @@
 //! Who decides on levels of a cache on a GPU, from the words that the last step has left on the device.
 //!
 //! Decisions are made on the host, by the same code as for a cache there. The words of a sequence are 4 bytes a block and query head in each layer: its mass, how even its weights are, and what
-//! its keys' codes add to the bound. They come over the link when [`GpuCache::control`] is called and something is asked of them, and not in every step. What levels lose of a block is seen when
-//! it is coded at each of them (`level_probes.rs`).
+//! its keys' codes add to the bound. They come over the link where terms of each head or dangers are asked for; scores (`importance.rs`) and losses (`level_probes.rs`) are made of them
+//! on the device.
 use super::cache::GpuCache;
 use super::config::GpuConfig;
 use super::importance::Asked;
@@ -95,9 +95,10 @@ impl GpuCache {
     /// As [`Cache::control`](crate::Cache::control): lets [`GpuConfig::control`] look at what the last step said of each block, and enqueue other levels where it decides to. To be called
     /// behind a step that the sequence has been in with a single token, and before the next is begun: others are not seen. A layer is told nothing then, but which blocks there are.
     ///
-    /// Waits for the device, to read 4 bytes a block and query head of each layer; where a layer decides nothing it costs no more than that and a few operations for each of them, else some
-    /// sorts of the blocks, and [`GpuCache::change_level`] for those that change. Who judges by what levels lose reads nothing in calls that decide nothing (a gate of SmartKV's in each), and
-    /// has a block that is new coded once at every level, where its originals go over the link and its records back.
+    /// SmartKV's scores of blocks stay on the device: a call enqueues one launch over all layers, and waits for the device where a layer looks at the drift of its scores, for two
+    /// numbers a layer, or decides, for a number a block. Retention waits in two steps of an interval, for a number a block and level, the bound's budget where a plan is due,
+    /// and gates in each call, for 4 bytes a block and query head. Who judges by what levels lose has a block that is new coded once at every level, where its originals go over the
+    /// link. A decision is some sorts of the blocks, and [`GpuCache::change_level`] for those that change.
     ///
     /// # Errors
     /// Unknown sequence; [`Error::SwappedOut`]; the driver's.
