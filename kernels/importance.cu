@@ -35,7 +35,7 @@ struct CkvImportanceArgs {
 
 namespace ckv_importance_of {
 
-constexpr u32 THREADS = 1024, WARPS = THREADS / 32;
+constexpr u32 THREADS = 1024, WARPS = THREADS / 32, PARTS = 4;
 constexpr float LOG2E = 1.44269504f, LEAST_MEAN = 1e-6f, FLOOR = 1e-6f;
 
 // A block's part of a sum of 2^total.
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
         const bool is_number = fabsf(all) < u32_as_float(0x7f800000u);
         const u32* own = words + (u64)(h / a.group) * a.stride * a.group + h % a.group;
         float mass = 0.0f, square = 0.0f;
-#pragma unroll 4
+#pragma unroll 8
         for (u32 b = (u32)lane(); b < a.known; b += 32) {
             const float share = is_number ? share_of(own[(u64)b * a.group], all) : 0.0f;
             mass += share, square += share * share;
@@ -132,23 +132,29 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
     for (u32 h = 0; h < a.heads; ++h) mean += weight[h];
     const float heads = (float)a.heads, per = 1.0f / (mean + LEAST_MEAN * heads);
 
-    // What each block gets, and its score.
+    // What each block gets, and its score. PARTS neighbours share a block's heads: their words lie side by side.
+    const u32 part = threadIdx.x % PARTS;
 #pragma unroll 1
-    for (u32 b = threadIdx.x; b < a.blocks; b += THREADS) {
+    for (u32 first = 0; first < a.blocks; first += THREADS / PARTS) {
+        const u32 b = first + threadIdx.x / PARTS;
+        const bool is_there = b < a.blocks, is_known = b < a.known, is_new = b >= a.kept;
         float plain = 0.0f, weighed = 0.0f;
-        const bool is_known = b < a.known, is_new = b >= a.kept;
-#pragma unroll 4
-        for (u32 h = 0; h < a.heads; ++h) {
+#pragma unroll 8
+        for (u32 h = part; h < a.heads; h += PARTS) {
             const u32* own = words + ((u64)(h / a.group) * a.stride + b) * a.group;
             const float share = is_known ? share_of(own[h % a.group], total[h]) : rest[h];
             plain += share, weighed += weight[h] * per * share;
         }
-        const float kept = (is_new ? 0.0f : importance[b]) * a.keep + (1.0f - a.keep) * (plain / heads);
-        const u32 first = is_new ? a.step : born[b];
-        importance[b] = kept;
-        if (is_new) born[b] = first, before[b] = -1.0f;
-        const float age = (float)(a.step - first);
-        scores[b] = (a.mix * (kept / gone(a.ln_keep, a.log2_keep, age + 1.0f)) + (1.0f - a.mix) * weighed) * ex2(-age * a.ageing);
+#pragma unroll
+        for (u32 i = 1; i < PARTS; i *= 2) plain += shfl_xor(plain, (int)i), weighed += shfl_xor(weighed, (int)i);
+        if (part == 0 && is_there) {
+            const float kept = (is_new ? 0.0f : importance[b]) * a.keep + (1.0f - a.keep) * (plain / heads);
+            const u32 seen = is_new ? a.step : born[b];
+            importance[b] = kept;
+            if (is_new) born[b] = seen, before[b] = -1.0f;
+            const float age = (float)(a.step - seen);
+            scores[b] = (a.mix * (kept / gone(a.ln_keep, a.log2_keep, age + 1.0f)) + (1.0f - a.mix) * weighed) * ex2(-age * a.ageing);
+        }
     }
     if (a.looks) {
         sync_threads();

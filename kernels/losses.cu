@@ -1,7 +1,7 @@
 // ckv_losses: what each level would lose of each block in the certificates of the last step, summed over the query heads, math.md (9.17) and (9.17a): from the words and
 // certificates that attention has left, and what is known of blocks at every level (probes.cuh). `terms.rs` is the same on the host.
 //
-// A CTA of 1024 threads for each layer, with 24 bytes of shared memory a query head. A layer of which anything is no number says so of all its blocks.
+// A CTA of 512 threads for each layer, with 24 bytes of shared memory a query head and one a block. A layer of which anything is no number says so of all its blocks.
 #include "probes.cuh"
 #include "attend/args.cuh"
 
@@ -28,7 +28,7 @@ struct CkvLossesArgs {
 
 namespace ckv_losses_of {
 
-constexpr u32 THREADS = 1024, WARPS = THREADS / 32, MOST_LEVELS = 8;
+constexpr u32 THREADS = 512, WARPS = THREADS / 32, MOST_LEVELS = 8, PARTS = 4;
 constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
 // `terms.rs`.
 constexpr float NEVER = 1e30f, CANCELLED = 0.1f;
@@ -73,7 +73,7 @@ CKV_FN float key_term(const Told& b, float delta, float lambda) {
 
 }  // namespace ckv_losses_of
 
-extern "C" __global__ void __launch_bounds__(1024, 1) ckv_losses(const __grid_constant__ CkvLossesArgs a) {
+extern "C" __global__ void __launch_bounds__(512, 1) ckv_losses(const __grid_constant__ CkvLossesArgs a) {
     using namespace ckv_losses_of;
     CKV_DYNAMIC_SHARED(shared);
     CKV_STATIC_SHARED(u32 bad);
@@ -91,14 +91,16 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_losses(const __grid_co
     const auto numbers = [&](u32 block, u32 kv) { return probes + probe_at(block, a.kv_heads, kv, a.levels); };
     const auto word_of = [&](u32 block, u32 head) { return words[((u64)(head / group) * a.stride + block) * group + head % group]; };
     // The level that a block has, of the ladder: a block that the step has filled the first of all.
-    const auto level_of = [&](u32 block) {
+    u8* level_of = shared + a.heads * sizeof(Head);
+    for (u32 b = threadIdx.x; b < a.blocks; b += THREADS) {
         u32 level = 0;
-        if (block < a.known) {
-            const u32 page = table[block];
+        if (b < a.known) {
+            const u32 page = table[b];
             while (level + 1 < a.levels && a.firsts[level + 1] <= page) ++level;
         }
-        return a.levels - 1 - level;
-    };
+        level_of[b] = (u8)(a.levels - 1 - level);
+    }
+    sync_threads();
 
     // What a head's blocks say together. A warp a head.
 #pragma unroll 1
@@ -106,11 +108,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_losses(const __grid_co
         const CkvCertificate& c = certificates[h];
         Head head{c.lse * LOG2E, 0.0f, 0.0f, 0.0f, c.norm, c.radius};
         float mass = 0.0f, made = 0.0f, eps = 0.0f, delta = 0.0f, lambda = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
         for (u32 b = (u32)lane(); b < a.known; b += 32) {
             const Told t = told_of(word_of(b, h), head, true);
             const float* n = numbers(b, h / group);
-            const float own = n[1 + OF_LEVEL * level_of(b)];
+            const float own = n[1 + OF_LEVEL * level_of[b]];
             mass += t.mass;
             if (is_finite(t.mass * n[0])) made += t.mass * n[0];
             if (t.bounds && own > 0.0f) eps += own, delta += t.delta, lambda += t.lambda;
@@ -130,41 +132,54 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_losses(const __grid_co
     }
     sync_threads();
 
-    // What each level loses of each block.
+    // What each level loses of each block. PARTS neighbours share its KV heads.
+    const u32 part = threadIdx.x % PARTS;
 #pragma unroll 1
-    for (u32 b = threadIdx.x; b < a.blocks; b += THREADS) {
+    for (u32 first = 0; first < a.blocks; first += THREADS / PARTS) {
+        const u32 b = first + threadIdx.x / PARTS;
+        const bool is_there = b < a.blocks, is_known = b < a.known;
+        const u32 has = is_there ? level_of[b] : 0;
         float sum[MOST_LEVELS];
 #pragma unroll
         for (u32 l = 0; l < MOST_LEVELS; ++l) sum[l] = bad ? u32_as_float(0x7fc00000u) : 0.0f;
-        const u32 has = level_of(b);
 #pragma unroll 1
-        for (u32 h = 0; h < a.heads && !bad; ++h) {
-            const Head head = of[h];
-            const float* n = numbers(b, h / group);
-            const Told t = told_of(b < a.known ? word_of(b, h) : 0, head, b < a.known);
-            const float now = n[1 + OF_LEVEL * has], distance = n[0] + head.radius;
-            const bool own = t.bounds && now > 0.0f;
-            const float per_delta = own ? t.delta / now : head.delta, per_lambda = own ? t.lambda / now : head.lambda;
+        for (u32 kv = part; kv < a.kv_heads && is_there && !bad; kv += PARTS) {
+            const float* n = numbers(b, kv);
+            const float radius = n[0], now = n[1 + OF_LEVEL * has];
+            float eps[MOST_LEVELS], eta[MOST_LEVELS], sop[MOST_LEVELS];
 #pragma unroll
             for (u32 l = 0; l < MOST_LEVELS; ++l) {
-                if (l >= a.levels) break;
-                const float eps = n[1 + OF_LEVEL * l], eta = n[2 + OF_LEVEL * l], sop = n[3 + OF_LEVEL * l];
-                const float delta = per_delta * eps, lambda = per_lambda * eps;
-                const float g = a.linear ? fminf(t.mass * delta, t.root * lambda) : key_term(t, delta, lambda);
-                const float moved = eta >= 0.0f && sop >= 0.0f ? fminf(product(t.mass, eta), product(t.root, sop)) : infinity();
-                const float value = t.mass == 0.0f ? 0.0f : moved;
-                // No block moves an output by more than its distance (5.14).
-                const float term = (fminf(g * distance, distance) + value) / head.norm;
-                float loss = head.norm > 0.0f ? (term < NEVER ? term : NEVER) : 0.0f;
-                // What the level cannot hold, unless it is there without codes.
-                if (!(eps >= 0.0f)) loss = NEVER;
-                if (!(now >= 0.0f) && l == has) loss = 0.0f;
-                sum[l] = fminf(sum[l] + loss, NEVER);
+                if (l < a.levels) eps[l] = n[1 + OF_LEVEL * l], eta[l] = n[2 + OF_LEVEL * l], sop[l] = n[3 + OF_LEVEL * l];
+            }
+#pragma unroll 2
+            for (u32 h = kv * group; h < (kv + 1) * group; ++h) {
+                const Head head = of[h];
+                const Told t = told_of(is_known ? word_of(b, h) : 0, head, is_known);
+                const float distance = radius + head.radius;
+                const bool own = t.bounds && now > 0.0f;
+                const float per_delta = own ? t.delta / now : head.delta, per_lambda = own ? t.lambda / now : head.lambda;
+#pragma unroll
+                for (u32 l = 0; l < MOST_LEVELS; ++l) {
+                    if (l >= a.levels) break;
+                    const float delta = per_delta * eps[l], lambda = per_lambda * eps[l];
+                    const float g = a.linear ? fminf(t.mass * delta, t.root * lambda) : key_term(t, delta, lambda);
+                    const float moved = eta[l] >= 0.0f && sop[l] >= 0.0f ? fminf(product(t.mass, eta[l]), product(t.root, sop[l])) : infinity();
+                    const float value = t.mass == 0.0f ? 0.0f : moved;
+                    // No block moves an output by more than its distance (5.14).
+                    const float term = (fminf(g * distance, distance) + value) / head.norm;
+                    float loss = head.norm > 0.0f ? (term < NEVER ? term : NEVER) : 0.0f;
+                    // What the level cannot hold, unless it is there without codes.
+                    if (!(eps[l] >= 0.0f)) loss = NEVER;
+                    if (!(now >= 0.0f) && l == has) loss = 0.0f;
+                    sum[l] = fminf(sum[l] + loss, NEVER);
+                }
             }
         }
 #pragma unroll
         for (u32 l = 0; l < MOST_LEVELS; ++l) {
-            if (l < a.levels) losses[(u64)b * a.levels + l] = sum[l];
+#pragma unroll
+            for (u32 i = 1; i < PARTS; i *= 2) sum[l] += shfl_xor(sum[l], (int)i);
+            if (l < a.levels && part == 0 && is_there) losses[(u64)b * a.levels + l] = bad ? sum[l] : fminf(sum[l], NEVER);
         }
     }
 }

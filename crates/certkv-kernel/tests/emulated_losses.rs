@@ -208,7 +208,7 @@ fn run(kernels: &Kernels, s: &Shape, seed: u64, [linear, told]: [bool; 2], lost:
         firsts,
     };
     let buffers = [&words, &certificates, &probes, &table, &losses];
-    let how = Launch::new(LAYERS as u32, 1024, 24 * heads as u32).seed(seed);
+    let how = Launch::new(LAYERS as u32, 512, args.shared_bytes().expect("few")).seed(seed);
     kernels.losses.launch("ckv_losses", how, &args, &buffers).expect("the launch runs");
     let found = losses.read::<f32>();
     let mut counts = [0; 2];

@@ -159,6 +159,16 @@ pub struct LossesArgs {
     pub firsts: [u32; MOST_LEVELS],
 }
 
+impl LossesArgs {
+    /// Shared memory of a CTA.
+    ///
+    /// # Errors
+    /// More query heads or blocks than can be counted.
+    pub fn shared_bytes(&self) -> Result<u32, CudaError> {
+        word("heads", (self.heads as usize).saturating_mul(24).saturating_add(self.blocks as usize))
+    }
+}
+
 /// Arguments of [`losses`].
 #[derive(Debug, Clone, Copy)]
 pub struct Losses<'a> {
@@ -196,8 +206,7 @@ pub struct Losses<'a> {
 /// # Errors
 /// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for more levels than there can be, or none.
 pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), CudaError> {
-    const THREADS: u32 = 1024;
-    const SHARED_OF_HEAD: usize = 24;
+    const THREADS: u32 = 512;
     let s = &a.sizes;
     if a.firsts.is_empty() || a.firsts.len() > MOST_LEVELS || a.firsts.len() != s.levels {
         return Err(CudaError::BadArgument { argument: "levels", why: "none, or more than there can be" });
@@ -233,7 +242,7 @@ pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), Cu
         firsts,
     };
     on.tell(queue)?;
-    let shared = word("heads", heads.saturating_mul(SHARED_OF_HEAD))?;
+    let shared = args.shared_bytes()?;
     // SAFETY: as in `attend`.
     unsafe { kernel.launch(queue.stream(), args.layers, THREADS, shared, &args, CHAINED) }
 }
