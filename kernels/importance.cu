@@ -1,36 +1,49 @@
-// ckv_importance: scores of a sequence's blocks from the attention that its last step gave them, math.md (9.6) to (9.10), and how far they are from those of
+// ckv_importance: scores of sequences' blocks from the attention that their last step gave them, math.md (9.6) to (9.10), and how far they are from those of
 // the last decision (9.15). What SmartKV remembers of a block stays on the device, as a step has a word of every block and query head and a decision comes once in
 // many steps.
 //
-// A CTA of 1024 threads and 12 bytes of shared memory a query head for each layer. A block that the step has filled has no words: it shares what mass the others
-// leave. A head whose sum is no number attends to nothing.
+// A CTA of 1024 threads and 12 bytes of shared memory a query head for each layer of a sequence. A block that the step has filled has no words: it shares what
+// mass the others leave. A head whose sum is no number attends to nothing.
 #include "machine.cuh"
 #include "attend/args.cuh"
 
-struct CkvImportanceArgs {
-    const u32* words;             // of the sequence's row in the first layer, [kv_heads][stride][group]: mass_word
-    const u8* certificates;       // CkvCertificate[heads] of its place there
-    float* concentration;         // of the row, [layers][heads]: (9.8)
-    float* importance;            // [layers][stride]: (9.6)
-    u32* born;                    // [layers][stride]: the step in which a block was seen first
-    float* scores;                // [layers][stride]
-    float* before;                // [layers][stride]: those of the last decision, below 0 of blocks that had none
-    float* drift;                 // [layers][2]: divergence, and percent of blocks that moved; only if it is looked at
-    u64 word_layer;               // bytes from a layer's words to the next's
-    u64 certificate_layer;        // the same of certificates
-    u32 heads;
-    u32 group;                    // query heads of a KV head
-    u32 stride;
-    u32 known;                    // blocks that have words
+constexpr u32 MOST_HEARD = 96;
+
+// A sequence.
+struct CkvHeard {
+    u32 row;
+    u32 place;   // in the batch
+    u32 known;   // blocks that have words
     u32 blocks;
-    u32 kept;                     // blocks that are still those that were seen: none in the first step
-    u32 step;                     // steps before this one
-    u32 looks;                    // whether drift is looked at
-    float keep, keep_head, mix;   // shares that stay
-    float ln_keep, log2_keep;
-    float ageing;                 // log2 e over a score's life
-    float points;                 // percentile points from which a block has moved
+    u32 kept;    // blocks that are still those that were seen: none in the first step
+    u32 step;    // steps before this one
+    u32 looks;   // whether drift is looked at
     u32 unused;
+};
+
+struct CkvImportanceArgs {
+    const u8* words;             // of the first row in the first layer, [kv_heads][stride][group]: mass_word
+    const u8* certificates;      // CkvCertificate[heads] of the first place there
+    u8* memory;                  // of the first row: lists of 4 bytes, of which it says where they begin
+    u64 word_layer, word_row;    // bytes from a layer's words to the next's, and from a row's
+    u64 certificate_layer, certificate_place;
+    u64 memory_row;
+    u32 concentration;           // float[layers][heads]: (9.8); behind float[layers][2], divergence and percent of blocks that moved, only where it is looked at
+    u32 importance;              // float[layers][stride]: (9.6)
+    u32 born;                    // u32[layers][stride]: the step in which a block was seen first
+    u32 scores;                  // float[layers][stride]
+    u32 before;                  // float[layers][stride]: those of the last decision, below 0 of blocks that had none
+    u32 heads;
+    u32 group;                   // query heads of a KV head
+    u32 stride;
+    u32 layers;
+    u32 count;                   // sequences
+    float keep, keep_head, mix;  // shares that stay
+    float ln_keep, log2_keep;
+    float ageing;                // log2 e over a score's life
+    float points;                // percentile points from which a block has moved
+    u32 unused;
+    CkvHeard of[MOST_HEARD];
 };
 
 namespace ckv_importance_of {
@@ -96,14 +109,17 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
     CKV_STATIC_SHARED(float sums[32]);
     grid_dependency_wait();
     grid_dependency_launch();
-    const u32 layer = blockIdx.x;
-    const u32* words = (const u32*)((const u8*)a.words + layer * a.word_layer);
-    const CkvCertificate* certificates = (const CkvCertificate*)(a.certificates + layer * a.certificate_layer);
-    float* concentration = a.concentration + layer * a.heads;
-    float* importance = a.importance + (u64)layer * a.stride;
-    u32* born = a.born + (u64)layer * a.stride;
-    float* scores = a.scores + (u64)layer * a.stride;
-    float* before = a.before + (u64)layer * a.stride;
+    const u32 layer = blockIdx.x % a.layers;
+    const CkvHeard& of = a.of[blockIdx.x / a.layers];
+    const u32* words = (const u32*)(a.words + layer * a.word_layer + of.row * a.word_row);
+    const CkvCertificate* certificates = (const CkvCertificate*)(a.certificates + layer * a.certificate_layer + of.place * a.certificate_place);
+    float* memory = (float*)(a.memory + of.row * a.memory_row);
+    const u64 first_block = (u64)layer * a.stride;
+    float* concentration = memory + a.concentration + layer * a.heads;
+    float* importance = memory + a.importance + first_block;
+    u32* born = (u32*)memory + a.born + first_block;
+    float* scores = memory + a.scores + first_block;
+    float* before = memory + a.before + first_block;
     float *weight = (float*)shared, *total = weight + a.heads, *rest = total + a.heads;
 
     // How concentrated each head is, and what it leaves to a block without a word. A warp a head.
@@ -114,14 +130,14 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
         const u32* own = words + (u64)(h / a.group) * a.stride * a.group + h % a.group;
         float mass = 0.0f, square = 0.0f;
 #pragma unroll 8
-        for (u32 b = (u32)lane(); b < a.known; b += 32) {
+        for (u32 b = (u32)lane(); b < of.known; b += 32) {
             const float share = is_number ? share_of(own[(u64)b * a.group], all) : 0.0f;
             mass += share, square += share * share;
         }
         mass = warp_sum(mass), square = warp_sum(square);
         if (lane() == 0) {
-            const float left = is_number && mass < 1.0f ? 1.0f - mass : 0.0f, was = a.step == 0 ? 1.0f : concentration[h];
-            const float c = a.keep_head * was + (1.0f - a.keep_head) * (square + (float)(a.blocks - a.known) * left * left);
+            const float left = is_number && mass < 1.0f ? 1.0f - mass : 0.0f, was = of.step == 0 ? 1.0f : concentration[h];
+            const float c = a.keep_head * was + (1.0f - a.keep_head) * (square + (float)(of.blocks - of.known) * left * left);
             concentration[h] = weight[h] = c;
             rest[h] = left, total[h] = is_number ? all : u32_as_float(0x7f800000u);
         }
@@ -135,9 +151,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
     // What each block gets, and its score. PARTS neighbours share a block's heads: their words lie side by side.
     const u32 part = threadIdx.x % PARTS;
 #pragma unroll 1
-    for (u32 first = 0; first < a.blocks; first += THREADS / PARTS) {
+    for (u32 first = 0; first < of.blocks; first += THREADS / PARTS) {
         const u32 b = first + threadIdx.x / PARTS;
-        const bool is_there = b < a.blocks, is_known = b < a.known, is_new = b >= a.kept;
+        const bool is_there = b < of.blocks, is_known = b < of.known, is_new = b >= of.kept;
         float plain = 0.0f, weighed = 0.0f;
 #pragma unroll 8
         for (u32 h = part; h < a.heads; h += PARTS) {
@@ -149,15 +165,15 @@ extern "C" __global__ void __launch_bounds__(1024, 1) ckv_importance(const __gri
         for (u32 i = 1; i < PARTS; i *= 2) plain += shfl_xor(plain, (int)i), weighed += shfl_xor(weighed, (int)i);
         if (part == 0 && is_there) {
             const float kept = (is_new ? 0.0f : importance[b]) * a.keep + (1.0f - a.keep) * (plain / heads);
-            const u32 seen = is_new ? a.step : born[b];
+            const u32 seen = is_new ? of.step : born[b];
             importance[b] = kept;
             if (is_new) born[b] = seen, before[b] = -1.0f;
-            const float age = (float)(a.step - seen);
+            const float age = (float)(of.step - seen);
             scores[b] = (a.mix * (kept / gone(a.ln_keep, a.log2_keep, age + 1.0f)) + (1.0f - a.mix) * weighed) * ex2(-age * a.ageing);
         }
     }
-    if (a.looks) {
+    if (of.looks) {
         sync_threads();
-        look(scores, before, a.kept < a.blocks ? a.kept : a.blocks, a.points, a.drift + 2 * layer, sums);
+        look(scores, before, of.kept < of.blocks ? of.kept : of.blocks, a.points, memory + 2 * layer, sums);
     }
 }

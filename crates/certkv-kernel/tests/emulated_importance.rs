@@ -3,11 +3,14 @@
 mod emulated;
 use certkv_control::smartkv::{Importance, ImportanceRule, kl, moved};
 use certkv_kernel::cuda::args::{Certificate, MassWord};
-use certkv_kernel::cuda::importance::{ImportanceArgs, ImportanceOf, Remembered, Seen};
+use certkv_kernel::cuda::importance::{Heard, ImportanceArgs, ImportanceOf, Remembered, Strides};
 use certkv_testkit::generate::Rng;
 use emulated::{Buffer, Emulated, Launch};
 
 const LAYERS: usize = 2;
+/// Rows, of which the sequence has the last, and places, of which it has the last. Another one has the first of each.
+const ROWS: usize = 3;
+const PLACES: usize = 2;
 const POINTS: f64 = 5.0;
 
 /// Of one shape and rule: launches over words as attention leaves them, in a sequence that grows and is cut.
@@ -34,7 +37,7 @@ fn near(got: f64, want: f64, least: f64) -> bool {
 impl World {
     fn new((heads, group, stride): (usize, usize, usize), rule: ImportanceRule, seed: u64) -> Self {
         let remembered = Remembered::new(LAYERS, heads, stride);
-        let memory = Buffer::of(&vec![0xeeu8; remembered.bytes().expect("few")]);
+        let memory = Buffer::of(&vec![0xeeu8; ROWS * remembered.bytes().expect("few")]);
         Self {
             kernel: Emulated::build("importance.cu", &[]).expect("the kernel compiles"),
             heads,
@@ -51,8 +54,14 @@ impl World {
         }
     }
 
+    /// Where the sequence's memory begins.
+    fn row(&self) -> usize {
+        (ROWS - 1) * self.remembered.bytes().expect("few")
+    }
+
     fn floats(&self, range: core::ops::Range<usize>) -> Vec<f64> {
-        self.memory.read::<f32>()[range.start / 4..range.end / 4].iter().map(|x| f64::from(*x)).collect()
+        let own = &self.memory.read::<f32>()[self.row() / 4..];
+        own[range.start / 4..range.end / 4].iter().map(|x| f64::from(*x)).collect()
     }
 
     /// Words of a layer, its certificates, and the shares that they say, `[head][block]`.
@@ -88,11 +97,22 @@ impl World {
         let (mut words, mut certificates, mut shares) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..LAYERS {
             let (w, c, s) = self.attention(blocks, known, lost);
-            words.extend(w);
-            certificates.extend(c);
+            let (other, others, _) = self.attention(blocks, known, false);
+            words.extend([other, vec![0x5555_5555; self.heads * self.stride], w].concat());
+            certificates.extend([others, c].concat());
             shares.push(s);
         }
-        let seen = Seen { known, blocks, kept, step: self.step, looks };
+        let heard = |row: usize, place: usize| Heard {
+            row: row as u32,
+            place: place as u32,
+            known: known as u32,
+            blocks: blocks as u32,
+            kept: kept as u32,
+            step: self.step as u32,
+            looks: u32::from(looks),
+            unused: 0,
+        };
+        let heard = [heard(0, 0), heard(ROWS - 1, PLACES - 1)];
         let of = ImportanceOf {
             keep: self.rule.keep,
             keep_head: self.rule.keep_head,
@@ -111,9 +131,11 @@ impl World {
             .collect();
         let bytes = Buffer::of(&bytes);
         let at = [words.pointer(), bytes.pointer(), self.memory.pointer()];
-        let strides = [4 * self.heads * self.stride, self.heads * size_of::<Certificate>()];
-        let args = ImportanceArgs::new(at, strides, &self.remembered, self.group, &seen, &of).expect("small numbers");
-        let how = Launch::new(LAYERS as u32, 1024, args.shared_bytes().expect("few heads")).seed(self.step as u64);
+        let (of_row, of_place) = (4 * self.heads * self.stride, self.heads * size_of::<Certificate>());
+        let strides = Strides { words: [ROWS * of_row, of_row], certificates: [PLACES * of_place, of_place] };
+        let args = ImportanceArgs::new(at, &strides, &self.remembered, self.group, &heard, &of).expect("small numbers");
+        let ctas = (heard.len() * LAYERS) as u32;
+        let how = Launch::new(ctas, 1024, args.shared_bytes().expect("few heads")).seed(self.step as u64);
         let buffers = [&words, &bytes, &self.memory];
         self.kernel.launch("ckv_importance", how, &args, &buffers).expect("the launch runs");
         let mut wrong = 0;
@@ -140,11 +162,14 @@ impl World {
             // A decision now and then, which leaves its scores to be compared with.
             if self.rng.chance(0.3) {
                 let (from, to) = (self.remembered.scores(layer), self.remembered.before(layer));
-                let bits = &self.memory.read::<u32>()[from.start / 4..from.start / 4 + blocks];
-                self.memory.write(to.start, bits);
+                let bits = &self.memory.read::<u32>()[(self.row() + from.start) / 4..][..blocks];
+                self.memory.write(self.row() + to.start, bits);
                 self.before[layer] = want;
             }
         }
+        // Of a row that is not among them nothing is known.
+        let each = self.remembered.bytes().expect("few");
+        wrong += self.memory.read::<u8>()[each..2 * each].iter().filter(|byte| **byte != 0xee).count();
         self.step += 1;
         wrong
     }

@@ -1,9 +1,9 @@
 //! What steps cost where blocks have levels, beside caches of one format, and what a change costs: `gpu_levels [--seqs N] [--context N] [--layers N] [--levels F,G,..]
-//! [--tolerance T] [--cubins FOLDER] [--cache FOLDER]`.
+//! [--deciders] [--tolerance T] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels, random data; in us a layer, of steps in device memory from a recording, means of steps in which sequences grow: of each format
 //! alone, and of a cache with all of them as levels, of which the first has all blocks, then every level as many, then the last has all. Under the packed policy and a
-//! certified one. Then what those who decide take. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
+//! certified one. Then what those who decide take; with `--deciders` that alone. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
 use certkv::gpu::{Compiler, DeviceBuffer, Element, Gpu, GpuCache, GpuConfig, LayerIo, Tensor};
@@ -114,10 +114,18 @@ fn deciding(plan: &Plan, cache: &mut GpuCache, ids: &[SequenceId], r: &mut Rng) 
             (of.0, of.1) = (of.0 + took, of.1 + 1);
             moved += done.changed;
         }
-        cache.stream().synchronize()?;
+        let called = all.elapsed().as_secs_f64();
+        // What calls left to the next step runs when one begins: less what that takes by itself.
+        let mut begins = [0.0; 2];
+        for took in &mut begins {
+            let start = Instant::now();
+            drop(cache.begin_with(&chunks, Policy::Packed)?);
+            cache.stream().synchronize()?;
+            *took = start.elapsed().as_secs_f64();
+        }
         if decided == 0 {
-            let took = all.elapsed().as_secs_f64() * 1e6 / (plan.layers * ids.len()) as f64;
-            done_in = (done_in.0 + took, done_in.1 + 1);
+            let took = called + begins[0] - begins[1];
+            done_in = (done_in.0 + 1e6 * took / (plan.layers * ids.len()) as f64, done_in.1 + 1);
         }
     }
     let mean = |(sum, n): (f64, usize)| sum / n.max(1) as f64;
@@ -131,23 +139,28 @@ fn print(name: &str, [packed, certified, repaired]: [f64; 3]) {
     );
 }
 
-fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> Result<(), Failure> {
-    let geometry = Geometry::new(plan.layers, 32, 8, 128)?;
+/// Of a cache of `plan`, without formats.
+fn config(plan: &Plan) -> Result<GpuConfig, Failure> {
     let room = (plan.context + 128).next_multiple_of(64);
-    let config = || {
-        let mut config = GpuConfig::new(geometry, plan.seqs * room);
-        (config.max_context, config.max_sequences, config.threads) = (room, plan.seqs, 8);
-        config
-    };
-    println!("{} x {}, {} layers, tolerance {}:", plan.seqs, plan.context, plan.layers, plan.tolerance);
+    let mut config = GpuConfig::new(Geometry::new(plan.layers, 32, 8, 128)?, plan.seqs * room);
+    (config.max_context, config.max_sequences, config.threads) = (room, plan.seqs, 8);
+    Ok(config)
+}
+
+/// All formats as levels, each with room for everything.
+fn levels(plan: &Plan, formats: &[Format]) -> Result<Vec<Level>, Failure> {
+    let tokens = config(plan)?.max_tokens;
+    Ok(formats.iter().map(|format| Level { format: *format, tokens }).collect())
+}
+
+fn measure_steps(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> Result<(), Failure> {
     let mut r = Rng::new(3);
     for format in formats {
-        let mut cache = GpuCache::new(gpu, compiler, config().with_format(*format))?;
+        let mut cache = GpuCache::new(gpu, compiler, config(plan)?.with_format(*format))?;
         let ids = filled(plan, &mut cache, &mut r)?;
         print(&format.to_string(), steps(gpu, plan, &mut cache, &ids)?);
     }
-    let levels: Vec<_> = formats.iter().map(|format| Level { format: *format, tokens: plan.seqs * room }).collect();
-    let mut cache = GpuCache::new(gpu, compiler, config().with_levels(levels.clone()))?;
+    let mut cache = GpuCache::new(gpu, compiler, config(plan)?.with_levels(levels(plan, formats)?))?;
     let ids = filled(plan, &mut cache, &mut r)?;
     print("levels, all blocks at the first", steps(gpu, plan, &mut cache, &ids)?);
     let blocks = plan.context / formats[0].block;
@@ -169,7 +182,11 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
         println!("  {changes} changes: {:.1} us each, {:.1} until they are done", each(called), each(start.elapsed()));
         print(name, steps(gpu, plan, &mut cache, &ids)?);
     }
-    drop(cache);
+    Ok(())
+}
+
+fn measure_deciders(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> Result<(), Failure> {
+    let (mut r, geometry) = (Rng::new(4), config(plan)?.geometry);
     let bytes = |format: &Format| RecordLayout::new(&geometry, *format).map(|layout| layout.bytes * geometry.kv_heads);
     let (most, least) = (bytes(&formats[0])? as f64, bytes(&formats[formats.len() - 1])? as f64);
     let budget = (0.5 * most + 0.5 * least) / formats[0].block as f64;
@@ -179,7 +196,7 @@ fn measure(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]) -> R
         ("the bound's budget", Control::Budget(BoundBudget::new(budget))),
     ];
     for (name, control) in deciders {
-        let config = GpuConfig { control: Some(control), ..config().with_levels(levels.clone()) };
+        let config = GpuConfig { control: Some(control), ..config(plan)?.with_levels(levels(plan, formats)?) };
         let mut cache = GpuCache::new(gpu, compiler, config)?;
         let ids = filled(plan, &mut cache, &mut r)?;
         let [first, quiet, busy, done, moved] = deciding(plan, &mut cache, &ids, &mut r)?;
@@ -200,7 +217,11 @@ fn main() -> ExitCode {
     let run = || -> Result<bool, Failure> {
         let formats = formats.split(',').map(str::parse).collect::<Result<Vec<Format>, _>>()?;
         let Ok(gpu) = Gpu::open(0) else { return Ok(false) };
-        measure(&gpu, &words.compiler(), &plan, &formats)?;
+        println!("{} x {}, {} layers, tolerance {}:", plan.seqs, plan.context, plan.layers, plan.tolerance);
+        if !words.has("--deciders") {
+            measure_steps(&gpu, &words.compiler(), &plan, &formats)?;
+        }
+        measure_deciders(&gpu, &words.compiler(), &plan, &formats)?;
         Ok(true)
     };
     match run() {

@@ -6,46 +6,71 @@ use super::touched::Touched;
 use certkv_device::cuda::{CudaError, Function};
 use core::ops::Range;
 
+/// Sequences that one launch takes: `MOST_HEARD` of `kernels/importance.cu`.
+pub const MOST_HEARD: usize = 96;
+
+/// A sequence, whose last step is to be heard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Heard {
+    /// Its row.
+    pub row: u32,
+    /// Its place in the batch.
+    pub place: u32,
+    /// Blocks that have words.
+    pub known: u32,
+    /// Blocks.
+    pub blocks: u32,
+    /// Blocks that are still those that were heard of before: none in the first step.
+    pub kept: u32,
+    /// Steps before this one.
+    pub step: u32,
+    /// Whether drift is looked at.
+    pub looks: u32,
+    /// 0.
+    pub unused: u32,
+}
+
 /// Arguments of `ckv_importance`, byte for byte as the kernel has them.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ImportanceArgs {
-    /// [`MassWord`](super::args::MassWord)`[kv_heads][stride][group]` of the sequence's row in the first layer.
+    /// [`MassWord`](super::args::MassWord)`[kv_heads][stride][group]` of the first row in the first layer.
     pub words: u64,
-    /// [`Certificate`]`[heads]` of its place there.
+    /// [`Certificate`]`[heads]` of the first place there.
     pub certificates: u64,
-    /// `f32[layers][heads]`, (9.8).
-    pub concentration: u64,
-    /// `f32[layers][stride]`, (9.6).
-    pub importance: u64,
-    /// `u32[layers][stride]`: the step in which a block was seen first.
-    pub born: u64,
-    /// `f32[layers][stride]`.
-    pub scores: u64,
-    /// `f32[layers][stride]`: those of the last decision, below 0 of blocks that had none.
-    pub before: u64,
-    /// `f32[layers][2]`: divergence, and percent of blocks that moved.
-    pub drift: u64,
+    /// Of the first row, [`Remembered`].
+    pub memory: u64,
     /// Bytes from a layer's words to the next's.
     pub word_layer: u64,
+    /// From a row's.
+    pub word_row: u64,
     /// From a layer's certificates to the next's.
     pub certificate_layer: u64,
+    /// From a place's.
+    pub certificate_place: u64,
+    /// From a row's memory to the next's.
+    pub memory_row: u64,
+    /// Where lists begin there, in numbers of 4 bytes: `f32[layers][heads]`, (9.8).
+    pub concentration: u32,
+    /// `f32[layers][stride]`, (9.6).
+    pub importance: u32,
+    /// `u32[layers][stride]`: the step in which a block was seen first.
+    pub born: u32,
+    /// `f32[layers][stride]`.
+    pub scores: u32,
+    /// `f32[layers][stride]`: those of the last decision, below 0 of blocks that had none.
+    pub before: u32,
     /// Query heads.
     pub heads: u32,
     /// Query heads of a KV head.
     pub group: u32,
     /// Blocks that a row has room for.
     pub stride: u32,
-    /// Blocks that have words.
-    pub known: u32,
-    /// Blocks.
-    pub blocks: u32,
-    /// Blocks that are still those that were seen.
-    pub kept: u32,
-    /// Steps before this one.
-    pub step: u32,
-    /// Whether drift is looked at.
-    pub looks: u32,
+    /// Layers.
+    pub layers: u32,
+    /// Sequences.
+    pub count: u32,
     /// Share of importance that stays.
     pub keep: f32,
     /// The same of a head's concentration.
@@ -62,6 +87,8 @@ pub struct ImportanceArgs {
     pub points: f32,
     /// 0.
     pub unused: u32,
+    /// The sequences.
+    pub of: [Heard; MOST_HEARD],
 }
 
 /// How attention becomes a score, and when a block has moved.
@@ -138,19 +165,13 @@ impl Remembered {
     }
 }
 
-/// What is new of a sequence.
+/// Where words, certificates and memory lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// Blocks that have words.
-    pub known: usize,
-    /// Blocks.
-    pub blocks: usize,
-    /// Blocks that are still those that were seen in a launch before.
-    pub kept: usize,
-    /// Launches before this one.
-    pub step: usize,
-    /// Whether drift is looked at.
-    pub looks: bool,
+pub struct Strides {
+    /// Bytes from a layer's words to the next's, and from a row's.
+    pub words: [usize; 2],
+    /// From a layer's certificates to the next's, and from a place's.
+    pub certificates: [usize; 2],
 }
 
 /// Arguments of [`importance`].
@@ -160,16 +181,16 @@ pub struct Importance<'a> {
     pub words: Span<'a>,
     /// As [`ImportanceArgs::certificates`].
     pub certificates: Span<'a>,
-    /// Bytes from a layer's words to the next's, and from its certificates.
-    pub strides: [usize; 2],
-    /// The sequence's memory, [`Remembered::bytes`].
+    /// Bytes from one to the next.
+    pub strides: Strides,
+    /// Memory of all rows, [`Remembered::bytes`] each.
     pub memory: Span<'a>,
     /// Its layout.
     pub remembered: Remembered,
     /// Query heads of a KV head.
     pub group: usize,
-    /// What is new.
-    pub seen: Seen,
+    /// The sequences, at most [`MOST_HEARD`], each once.
+    pub heard: &'a [Heard],
     /// How.
     pub of: ImportanceOf,
 }
@@ -177,48 +198,57 @@ pub struct Importance<'a> {
 const THREADS: u32 = 1024;
 
 impl ImportanceArgs {
-    /// For words, certificates and memory at these addresses, with `strides` bytes from a layer's to the next's of the first two.
+    /// For words, certificates and memory at these addresses.
     ///
     /// # Errors
-    /// A number that is too large for the kernel.
+    /// [`CudaError::BadArgument`] for no sequence, or more than there can be, and for numbers that are too large for the kernel.
     pub fn new(
         [words, certificates, memory]: [u64; 3],
-        strides: [usize; 2],
+        strides: &Strides,
         remembered: &Remembered,
         group: usize,
-        seen: &Seen,
-        of: &ImportanceOf,
+        heard: &[Heard],
+        rule: &ImportanceOf,
     ) -> Result<Self, CudaError> {
-        let at = |range: Range<usize>| memory + range.start as u64;
-        let Remembered { heads, stride, .. } = *remembered;
-        let blocks = seen.blocks.min(stride);
+        if heard.is_empty() || heard.len() > MOST_HEARD {
+            return Err(CudaError::BadArgument { argument: "heard", why: "none, or more than there can be" });
+        }
+        let at = |range: Range<usize>| word("memory", range.start / 4);
+        let Remembered { layers, heads, stride } = *remembered;
+        let mut of = [Heard::default(); MOST_HEARD];
+        for (to, from) in of.iter_mut().zip(heard) {
+            let blocks = from.blocks.min(word("stride", stride)?);
+            let kept = if from.step == 0 { 0 } else { from.kept.min(blocks) };
+            *to = Heard { known: from.known.min(blocks), blocks, kept, ..*from };
+        }
         Ok(Self {
             words,
             certificates,
-            concentration: at(remembered.concentration()),
-            importance: at(remembered.importance()),
-            born: at(remembered.born()),
-            scores: at(remembered.scores(0)),
-            before: at(remembered.before(0)),
-            drift: at(remembered.drift()),
-            word_layer: strides[0] as u64,
-            certificate_layer: strides[1] as u64,
+            memory,
+            word_layer: strides.words[0] as u64,
+            word_row: strides.words[1] as u64,
+            certificate_layer: strides.certificates[0] as u64,
+            certificate_place: strides.certificates[1] as u64,
+            memory_row: remembered.bytes().unwrap_or(0) as u64,
+            concentration: at(remembered.concentration())?,
+            importance: at(remembered.importance())?,
+            born: at(remembered.born())?,
+            scores: at(remembered.scores(0))?,
+            before: at(remembered.before(0))?,
             heads: word("heads", heads)?,
             group: word("group", group)?,
             stride: word("stride", stride)?,
-            known: word("known", seen.known.min(blocks))?,
-            blocks: word("blocks", blocks)?,
-            kept: word("kept", if seen.step == 0 { 0 } else { seen.kept.min(blocks) })?,
-            step: word("step", seen.step)?,
-            looks: u32::from(seen.looks),
-            keep: of.keep as f32,
-            keep_head: of.keep_head as f32,
-            mix: of.mix as f32,
-            ln_keep: of.keep.ln() as f32,
-            log2_keep: of.keep.log2() as f32,
-            ageing: (core::f64::consts::LOG2_E / of.life) as f32,
-            points: of.points as f32,
+            layers: word("layers", layers)?,
+            count: word("heard", heard.len())?,
+            keep: rule.keep as f32,
+            keep_head: rule.keep_head as f32,
+            mix: rule.mix as f32,
+            ln_keep: rule.keep.ln() as f32,
+            log2_keep: rule.keep.log2() as f32,
+            ageing: (core::f64::consts::LOG2_E / rule.life) as f32,
+            points: rule.points as f32,
             unused: 0,
+            of,
         })
     }
 
@@ -231,34 +261,42 @@ impl ImportanceArgs {
     }
 }
 
-/// Enqueues that a sequence's scores follow from the attention of a step. Reads a word a block and query head of every layer, twice: some us for all layers; a look at
-/// the drift compares every block with every other.
+/// Enqueues that scores of sequences follow from the attention of a step. Reads a word a block and query head of every layer, twice: some us; a look at the drift compares
+/// every block of a sequence with every other.
 ///
 /// # Errors
-/// As [`attend`](super::launch::attend).
+/// As [`attend`](super::launch::attend); those of [`ImportanceArgs::new`].
 pub fn importance(queue: &Queue, kernel: &Function, a: &Importance<'_>) -> Result<(), CudaError> {
     let Remembered { layers, heads, stride } = a.remembered;
+    let most = |of: fn(&Heard) -> u32| a.heard.iter().map(of).max().unwrap_or(0) as usize;
+    let (row, place) = (most(|heard| heard.row), most(|heard| heard.place));
+    let reach = |[layer, each]: [usize; 2], last: usize, own: usize| {
+        layer.saturating_mul(layers.saturating_sub(1)).saturating_add(each.saturating_mul(last)).saturating_add(own)
+    };
     let mut on = Touched::on(queue);
-    let reach = |each: usize, own: usize| each.saturating_mul(layers.saturating_sub(1)).saturating_add(own);
-    let words = on.reads(a.words, "words", reach(a.strides[0], 4 * heads * stride))?;
-    let own = reach(a.strides[1], heads * size_of::<Certificate>());
+    let words = on.reads(a.words, "words", reach(a.strides.words, row, 4 * heads * stride))?;
+    let own = reach(a.strides.certificates, place, heads * size_of::<Certificate>());
     let certificates = on.reads(a.certificates, "certificates", own)?;
-    let memory = on.writes(a.memory, "memory", a.remembered.bytes().unwrap_or(usize::MAX))?;
+    let each = a.remembered.bytes().unwrap_or(usize::MAX);
+    let memory = on.writes(a.memory, "memory", each.saturating_mul(row + 1))?;
     let at = [words, certificates, memory];
-    let args = ImportanceArgs::new(at, a.strides, &a.remembered, a.group, &a.seen, &a.of)?;
+    let args = ImportanceArgs::new(at, &a.strides, &a.remembered, a.group, a.heard, &a.of)?;
     on.tell(queue)?;
-    let shared = args.shared_bytes()?;
+    let (shared, ctas) = (args.shared_bytes()?, word("layers", layers.saturating_mul(a.heard.len()))?);
     // SAFETY: as in `attend`.
-    unsafe { kernel.launch(queue.stream(), word("layers", layers)?, THREADS, shared, &args, CHAINED) }
+    unsafe { kernel.launch(queue.stream(), ctas, THREADS, shared, &args, CHAINED) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::Verb;
 
     #[test]
     fn arguments_have_the_size_of_the_kernel() {
-        assert_eq!(size_of::<ImportanceArgs>(), 10 * 8 + 16 * 4);
+        assert_eq!(size_of::<ImportanceArgs>(), 8 * 8 + 18 * 4 + MOST_HEARD * 32);
+        assert!(size_of::<ImportanceArgs>() <= 4096, "what a launch takes");
+        assert!(Verb::Importance.source().unwrap().text.contains(&format!("MOST_HEARD = {MOST_HEARD};")));
     }
 
     #[test]

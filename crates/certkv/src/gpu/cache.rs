@@ -316,7 +316,7 @@ impl GpuCache {
         self.entry_mut(fork)?.control = control;
         self.mirror_table(row);
         let copied = self.copy_centres(parent, row).and_then(|()| self.core.refuse_as(parent, row));
-        let copied = copied.and_then(|()| self.core.remember_as(parent, row));
+        let copied = copied.and_then(|()| self.remember_as(parent, row));
         if let Err(error) = copied {
             self.release(fork)?;
             return Err(error);

@@ -5,7 +5,7 @@
 //! on the device.
 use super::cache::GpuCache;
 use super::config::GpuConfig;
-use super::importance::Asked;
+use super::importance::{Asked, HeardOf};
 use super::policy::Rule;
 use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
@@ -45,6 +45,8 @@ pub(super) struct Heard {
     /// By layer, where scores are on the device; and those that were read.
     pub(super) asked: Vec<Asked>,
     pub(super) scores: Vec<f32>,
+    /// Sequences whose last step is still to be heard.
+    pub(super) pending: Vec<HeardOf>,
 }
 
 impl GpuConfig {

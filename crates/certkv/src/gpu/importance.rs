@@ -1,7 +1,7 @@
 //! SmartKV where attention stays on the device: scores of blocks are kept there, and its controllers are told what they ask for.
 //!
-//! A call behind a step is one launch over all layers (`kernels/importance.cu`), and nothing comes back unless a controller looks at the drift of its scores, two numbers a layer, or decides, by
-//! a score a block.
+//! A call behind a step notes that the sequence is to be heard; those of all calls are one launch over all layers (`kernels/importance.cu`), which is enqueued when the next step begins, or a
+//! controller looks at the drift of its scores, which are two numbers a layer then, or decides, by a score a block.
 use super::cache::GpuCache;
 use super::config::GpuConfig;
 use super::control::Heard;
@@ -11,8 +11,10 @@ use crate::levels::{Decides, LayerControl, Scored, find_levels, ladder_bits, of_
 use crate::{Control, ControlEntry, Controlled, Error, SmartKv};
 use certkv_control::smartkv::{Apart, Controller, Drift, Ladder, Needs};
 use certkv_core::SequenceId;
+use certkv_device::cuda::DeviceBuffer;
+pub(super) use certkv_kernel::cuda::importance::Heard as HeardOf;
 pub(super) use certkv_kernel::cuda::importance::Remembered;
-use certkv_kernel::cuda::importance::{Importance, ImportanceOf, Seen, importance};
+use certkv_kernel::cuda::importance::{Importance, ImportanceOf, MOST_HEARD, Strides, importance};
 use certkv_kernel::cuda::queue::Span;
 
 /// Of a sequence, where there is a SmartKV without a gate: with one, danger is told of every step, and attention with it.
@@ -34,8 +36,43 @@ impl Sizes {
 }
 
 impl Core {
+    /// Enqueues that scores of the sequences that are `pending` follow the last step; none is afterwards. If it fails, those are that were not enqueued.
+    fn hear(&self, smart: &SmartKv, pending: &mut Vec<HeardOf>) -> Result<(), Error> {
+        let s = &self.sizes;
+        let (Some((kits, ..)), Some(memory), Some(of)) = (&self.levels, &self.remembered, s.remembered) else {
+            return Ok(());
+        };
+        let whole = |buffer| Span::of(buffer, 0, DeviceBuffer::len(buffer));
+        let rule = &smart.rule.importance;
+        while !pending.is_empty() {
+            let some = pending.len().min(MOST_HEARD);
+            let args = Importance {
+                words: whole(&self.masses)?,
+                certificates: whole(&self.certificates)?,
+                strides: Strides {
+                    words: [s.masses_of(0).len(), 4 * s.q_heads() * s.stride],
+                    certificates: [2 * s.certificate_bytes(), s.certificate_bytes() / s.rows],
+                },
+                memory: whole(memory)?,
+                remembered: of,
+                group: s.group,
+                heard: &pending[..some],
+                of: ImportanceOf {
+                    keep: rule.keep,
+                    keep_head: rule.keep_head,
+                    mix: rule.mix,
+                    life: rule.life,
+                    points: smart.rule.points,
+                },
+            };
+            importance(&self.queue, &kits.importance, &args)?;
+            pending.drain(..some);
+        }
+        Ok(())
+    }
+
     /// Enqueues that of a row is remembered what is of another, whose blocks it has.
-    pub(super) fn remember_as(&self, from: usize, row: usize) -> Result<(), Error> {
+    fn remember_as(&self, from: usize, row: usize) -> Result<(), Error> {
         if let Some((probed, of)) = self.probed.as_ref().zip(self.sizes.probed.as_ref()) {
             let [(from, _), (to, _)] = [from, row].map(|row| of.row(row));
             probed.copy_from(self.queue.stream(), to, probed, from, of.row_bytes())?;
@@ -75,7 +112,7 @@ impl GpuCache {
         if let Some(blocks) = blocks {
             self.see_who_decides(id, smart, blocks, heard)?;
         }
-        let first = self.read_scores(id, heard)?;
+        let first = self.read_scores(id, smart, heard)?;
         for layer in 0..self.core.sizes.layers {
             let (Asked { needs, decides, .. }, logs) = (heard.asked[layer], log.is_some());
             heard.levels.clear();
@@ -165,7 +202,7 @@ impl GpuCache {
         }))
     }
 
-    /// Enqueues that scores follow the last step, if the sequence was in it with a single token, and asks controllers what they want to be told of it. How many blocks it has then.
+    /// Has scores follow the last step, if the sequence was in it with a single token, and asks controllers what they want to be told of it. How many blocks it has then.
     fn ask(&mut self, id: SequenceId, smart: &SmartKv, heard: &mut Heard) -> Result<Option<usize>, Error> {
         let (core, entry) = (&self.core, self.entry(id)?);
         let s = &core.sizes;
@@ -174,7 +211,7 @@ impl GpuCache {
         // Blocks have levels of their own in every layer, but there are as many.
         let blocks = entry.len() / s.block;
         let Some(seen) = self.seen_step(id)?.filter(|_| blocks > 0) else { return Ok(None) };
-        let (Some((kits, ..)), Some(memory), Some(of)) = (&core.levels, &core.remembered, s.remembered) else {
+        let (Some(_), Some(memory), Some(of)) = (&core.levels, &core.remembered, s.remembered) else {
             return Ok(None);
         };
         let (mut kept, mut step) = (usize::MAX, 0);
@@ -184,34 +221,21 @@ impl GpuCache {
             (kept, step) = (kept.min(layer.kept).min(controller.items()), controller.steps() as usize);
         }
         let looks = heard.asked.iter().any(|asked| asked.needs.drift);
-        let rule = &smart.rule.importance;
-        let own = s.kv_heads * s.stride * s.group * 4;
-        let at = s.masses_of(0).start + id.slot as usize * own;
-        let certificates = core.certificate_at(0, seen.place);
-        let memory_at = s.remembered_at(&of, id.slot as usize);
-        importance(
-            &core.queue,
-            &kits.importance,
-            &Importance {
-                words: Span::of(&core.masses, at, core.masses.len() - at)?,
-                certificates: Span::of(&core.certificates, certificates, core.certificates.len() - certificates)?,
-                strides: [s.masses_of(0).len(), 2 * s.certificate_bytes()],
-                memory: Span::of(memory, memory_at, of.bytes().unwrap_or(0))?,
-                remembered: of,
-                group: s.group,
-                seen: Seen { known: seen.before / s.block, blocks, kept, step, looks },
-                of: ImportanceOf {
-                    keep: rule.keep,
-                    keep_head: rule.keep_head,
-                    mix: rule.mix,
-                    life: rule.life,
-                    points: smart.rule.points,
-                },
-            },
-        )?;
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        heard.pending.push(HeardOf {
+            row: id.slot,
+            place: number(seen.place),
+            known: number(seen.before / s.block),
+            blocks: number(blocks),
+            kept: number(kept),
+            step: number(step),
+            looks: u32::from(looks),
+            unused: 0,
+        });
         if looks {
+            core.hear(smart, &mut heard.pending)?;
             let mut found = vec![0f32; 2 * s.layers];
-            memory.read(core.queue.stream(), memory_at + of.drift().start, &mut found)?;
+            memory.read(core.queue.stream(), s.remembered_at(&of, id.slot as usize) + of.drift().start, &mut found)?;
             for (asked, of) in
                 heard.asked.iter_mut().zip(found.as_chunks::<2>().0).filter(|(asked, _)| asked.needs.drift)
             {
@@ -222,8 +246,22 @@ impl GpuCache {
         Ok(Some(blocks))
     }
 
+    /// Enqueues what was left to be heard of the last step, before another takes its place.
+    pub(super) fn hear_pending(&mut self) -> Result<(), Error> {
+        match &self.config.control {
+            Some(Control::SmartKv(smart)) => self.core.hear(smart, &mut self.heard.pending),
+            _ => Ok(()),
+        }
+    }
+
+    /// A new row remembers what another does, whose blocks it has.
+    pub(super) fn remember_as(&mut self, from: usize, row: usize) -> Result<(), Error> {
+        self.hear_pending()?;
+        self.core.remember_as(from, row)
+    }
+
     /// Reads scores of the layers that decide, and of those between them; which is the first.
-    fn read_scores(&self, id: SequenceId, heard: &mut Heard) -> Result<usize, Error> {
+    fn read_scores(&self, id: SequenceId, smart: &SmartKv, heard: &mut Heard) -> Result<usize, Error> {
         let core = &self.core;
         let decide = |asked: &Asked| asked.decides;
         let (first, last) = (heard.asked.iter().position(decide), heard.asked.iter().rposition(decide));
@@ -232,6 +270,7 @@ impl GpuCache {
         else {
             return Ok(0);
         };
+        core.hear(smart, &mut heard.pending)?;
         heard.scores.resize((last + 1 - first) * core.sizes.stride, 0.0);
         let at = core.sizes.remembered_at(&of, id.slot as usize) + of.scores(first).start;
         memory.read(core.queue.stream(), at, &mut heard.scores)?;

@@ -210,6 +210,7 @@ impl<'c> GpuStep<'c> {
             }
         }
         cache.forgive_dropped()?;
+        cache.hear_pending()?;
         for layer in 0..cache.core.sizes.layers {
             cache.core.settle(layer)?;
         }

@@ -1,7 +1,7 @@
 //! What the kernel that keeps scores of blocks does, block by block.
 use super::{arguments, host, word};
 use certkv_kernel::cuda::args::{Certificate, MassWord};
-use certkv_kernel::cuda::importance::ImportanceArgs;
+use certkv_kernel::cuda::importance::{Heard, ImportanceArgs};
 use core::f64::consts::{LN_2, LOG2_E};
 use std::ffi::c_void;
 
@@ -19,57 +19,64 @@ fn put<T>(address: u64, index: usize, value: T) {
 pub(super) extern "C" fn importance(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: ImportanceArgs = unsafe { arguments(raw) };
-    let (heads, stride, blocks) = (a.heads as usize, a.stride as usize, a.blocks as usize);
+    for heard in &a.of[..a.count as usize] {
+        (0..a.layers as usize).for_each(|layer| hear(&a, heard, layer));
+    }
+}
+
+/// One layer of a sequence.
+fn hear(a: &ImportanceArgs, of: &Heard, layer: usize) {
+    let (heads, stride, blocks) = (a.heads as usize, a.stride as usize, of.blocks as usize);
     let [keep, keep_head, mix] = [a.keep, a.keep_head, a.mix].map(f64::from);
-    for layer in 0..(a.scores - a.born) as usize / (4 * stride) {
-        let words = a.words + layer as u64 * a.word_layer;
-        let certificates = a.certificates + layer as u64 * a.certificate_layer;
-        let list = |base: u64| base + (4 * layer * stride) as u64;
-        let known = |head: usize, block: usize| -> f64 {
-            let group = a.group as usize;
-            let word = MassWord(word(words, (head / group * stride + block) * group + head % group));
-            let total = f64::from(at::<Certificate>(certificates, head).lse) / LN_2;
-            word.log2_mass().map_or(0.0, |log2| (f64::from(log2) - total).exp2())
-        };
-        let share = |head: usize, block: usize| match block < a.known as usize {
-            true => known(head, block),
-            false => (1.0 - (0..a.known as usize).map(|b| known(head, b)).sum::<f64>()).max(0.0),
-        };
-        let mut mean = 1e-6;
+    let words = a.words + layer as u64 * a.word_layer + u64::from(of.row) * a.word_row;
+    let certificates = a.certificates + layer as u64 * a.certificate_layer + u64::from(of.place) * a.certificate_place;
+    let memory = a.memory + u64::from(of.row) * a.memory_row;
+    let list = |first: u32| memory + 4 * (first as usize + layer * stride) as u64;
+    let known = |head: usize, block: usize| -> f64 {
+        let group = a.group as usize;
+        let word = MassWord(word(words, (head / group * stride + block) * group + head % group));
+        let total = f64::from(at::<Certificate>(certificates, head).lse) / LN_2;
+        word.log2_mass().map_or(0.0, |log2| (f64::from(log2) - total).exp2())
+    };
+    let share = |head: usize, block: usize| match block < of.known as usize {
+        true => known(head, block),
+        false => (1.0 - (0..of.known as usize).map(|b| known(head, b)).sum::<f64>()).max(0.0),
+    };
+    let concentration = memory + 4 * u64::from(a.concentration);
+    let mut mean = 1e-6;
+    for head in 0..heads {
+        let own = layer * heads + head;
+        let was = if of.step == 0 { 1.0 } else { f64::from(at::<f32>(concentration, own)) };
+        let squares: f64 = (0..blocks).map(|block| share(head, block).powi(2)).sum();
+        let now = keep_head * was + (1.0 - keep_head) * squares;
+        put(concentration, own, now as f32);
+        mean += now / heads as f64;
+    }
+    for block in 0..blocks {
+        let is_new = block >= of.kept as usize;
+        let (mut plain, mut weighed) = (0.0, 0.0);
         for head in 0..heads {
-            let of = layer * heads + head;
-            let was = if a.step == 0 { 1.0 } else { f64::from(at::<f32>(a.concentration, of)) };
-            let squares: f64 = (0..blocks).map(|block| share(head, block).powi(2)).sum();
-            let now = keep_head * was + (1.0 - keep_head) * squares;
-            put(a.concentration, of, now as f32);
-            mean += now / heads as f64;
+            let weight = f64::from(at::<f32>(concentration, layer * heads + head)) / mean;
+            plain += share(head, block) / heads as f64;
+            weighed += weight * share(head, block) / heads as f64;
         }
-        for block in 0..blocks {
-            let is_new = block >= a.kept as usize;
-            let (mut plain, mut weighed) = (0.0, 0.0);
-            for head in 0..heads {
-                let weight = f64::from(at::<f32>(a.concentration, layer * heads + head)) / mean;
-                plain += share(head, block) / heads as f64;
-                weighed += weight * share(head, block) / heads as f64;
-            }
-            let was = if is_new { 0.0 } else { f64::from(at::<f32>(list(a.importance), block)) };
-            let born = if is_new { a.step } else { word(list(a.born), block) };
-            let now = keep * was + (1.0 - keep) * plain;
-            put(list(a.importance), block, now as f32);
-            put(list(a.born), block, born);
-            if is_new {
-                put(list(a.before), block, -1.0f32);
-            }
-            let age = f64::from(a.step - born);
-            let ideal = now / (1.0 - keep.powf(age + 1.0));
-            let score = (mix * ideal + (1.0 - mix) * weighed) * (-age * f64::from(a.ageing) / LOG2_E).exp();
-            put(list(a.scores), block, score as f32);
+        let was = if is_new { 0.0 } else { f64::from(at::<f32>(list(a.importance), block)) };
+        let born = if is_new { of.step } else { word(list(a.born), block) };
+        let now = keep * was + (1.0 - keep) * plain;
+        put(list(a.importance), block, now as f32);
+        put(list(a.born), block, born);
+        if is_new {
+            put(list(a.before), block, -1.0f32);
         }
-        if a.looks != 0 {
-            let [divergence, moved] = drift(&a, list(a.scores), list(a.before), (a.kept as usize).min(blocks));
-            put(a.drift, 2 * layer, divergence as f32);
-            put(a.drift, 2 * layer + 1, moved as f32);
-        }
+        let age = f64::from(of.step - born);
+        let ideal = now / (1.0 - keep.powf(age + 1.0));
+        let score = (mix * ideal + (1.0 - mix) * weighed) * (-age * f64::from(a.ageing) / LOG2_E).exp();
+        put(list(a.scores), block, score as f32);
+    }
+    if of.looks != 0 {
+        let [divergence, moved] = drift(a, list(a.scores), list(a.before), (of.kept as usize).min(blocks));
+        put(memory, 2 * layer, divergence as f32);
+        put(memory, 2 * layer + 1, moved as f32);
     }
 }
 
