@@ -226,9 +226,7 @@ pub(crate) fn life(
     println!("{done} changes, {refused} without a page; {lowered} of {full} blocks below the first level");
     println!("decided: {decided:?}");
     let near = ratios.hold(plan.seed);
-    mirrors.print();
-    let [scores, far] = [mirrors.compared, mirrors.wrong];
-    println!("GATE gpu-engine-scores executed={scores} failed={far} controls=0/0 seed={:#x}", plan.seed);
+    let scored = mirrors.hold(plan.seed);
     println!(
         "GATE gpu-engine-levels executed={} failed={} controls={}/{} seed={:#x}",
         sum.heads, sum.failed, sum.controls, sum.planted, plan.seed
@@ -255,6 +253,6 @@ pub(crate) fn life(
         world.held.len() + 1,
         plan.seed
     );
-    let told = near && far == 0 && (ladder.len() == 4 || heard + scores > 0 && decided.changed > 0);
+    let told = near && scored && (ladder.len() == 4 || heard + mirrors.compared > 0 && decided.changed > 0);
     Ok(told && sum.failed + lost + left + damaged == 0 && sum.controls == sum.planted && lowered > 0 && graphs)
 }

@@ -9,9 +9,10 @@ pub(crate) struct Mirrors {
     all: Vec<(SequenceId, Vec<Importance>, u64)>,
     /// Scores that were compared, and layers whose scores are far from what they should be.
     pub(crate) compared: usize,
-    pub(crate) wrong: usize,
-    /// Their distances, as parts of all scores.
+    wrong: usize,
+    /// Their distances, as parts of all scores; and the same of the opposite order: a control.
     apart: Vec<f64>,
+    turned: Vec<f64>,
 }
 
 impl Mirrors {
@@ -59,7 +60,9 @@ impl Mirrors {
             own.scores(*steps, &mut want);
             let Some(got) = &scored.scores else { continue };
             let whole = told && got.len() == want.len() && got.iter().all(|x| *x >= 0.0 && x.is_finite());
-            let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum::<f64>() / want.iter().sum::<f64>();
+            let all = want.iter().sum::<f64>();
+            let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum::<f64>() / all;
+            self.turned.push(got.iter().rev().zip(&want).map(|(a, b)| (a - b).abs()).sum::<f64>() / all);
             self.compared += got.len();
             self.apart.push(apart);
             if !whole || (near && (apart.is_nan() || apart > 0.5)) {
@@ -70,7 +73,8 @@ impl Mirrors {
         *steps += 1;
     }
 
-    pub(crate) fn print(&mut self) {
+    /// Prints them; whether they hold.
+    pub(crate) fn hold(&mut self, seed: u64) -> bool {
         self.apart.sort_by(f64::total_cmp);
         let at = |share: usize| self.apart.get(self.apart.len() * share / 100).copied().unwrap_or(0.0);
         println!(
@@ -79,5 +83,13 @@ impl Mirrors {
             at(50),
             at(95)
         );
+        let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len().max(1) as f64;
+        let (told, caught) = (usize::from(self.compared > 0), usize::from(mean(&self.turned) > mean(&self.apart)));
+        let [n, wrong] = [self.compared, self.wrong];
+        println!(
+            "GATE gpu-engine-scores executed={n} failed={wrong} controls={}/{told} seed={seed:#x}",
+            caught.min(told)
+        );
+        wrong == 0 && caught >= told
     }
 }

@@ -109,7 +109,8 @@ impl GpuCache {
         all: &mut Controlled,
     ) -> Result<(), Error> {
         let blocks = self.ask(id, smart, heard)?;
-        if let Some(blocks) = blocks {
+        let asks = heard.asked.iter().any(|asked| asked.needs != Needs::default());
+        if let Some(blocks) = blocks.filter(|_| asks) {
             self.see_who_decides(id, smart, blocks, heard)?;
         }
         let first = self.read_scores(id, smart, heard)?;
