@@ -16,6 +16,8 @@ const FORMATS: [(&str, Dtype); 9] = [
     ("k8-v4g32-b32", Dtype::Bf16),
     ("k8-v4g64-b64-r8.4", Dtype::F16),
 ];
+/// The usual variant for levels, among [`EXTRAS`].
+const LEVEL: &str = "k8-v4g64-b64/f16/d128/g4/level";
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows, drafts, levels.
 const EXTRAS: [&str; 106] = [
@@ -214,6 +216,10 @@ pub(crate) fn reduced(archs: &[Arch]) -> Result<Vec<Job>, String> {
         archs.iter().copied().find(|a| *a == Arch::Sm90a).or(archs.first().copied()).ok_or("no architecture")?;
     for text in EXTRAS {
         variants.push(parse(text, extra)?);
+    }
+    // What only levels have: on every machine.
+    for arch in archs.iter().filter(|arch| **arch != extra) {
+        variants.push(parse(LEVEL, *arch)?);
     }
     for (arch, text) in archs.iter().zip(TRANSCODED.iter().cycle()) {
         variants.push(parse(text, *arch)?);
