@@ -6,6 +6,7 @@ use crate::ControlError;
 use crate::allocate::{Allocator, Choices};
 use crate::error::{finite, length};
 use crate::smartkv::Trigger;
+use core::cell::OnceCell;
 
 /// What each level of each block counts for in the bounds of one layer's query heads, as shares of the norm of the head's output. Levels are
 /// those of a ladder, which ascends.
@@ -221,7 +222,9 @@ impl Planner {
 
     /// Whether a plan is made of what is told next, so that the terms of a step are worth taking. `told` needs none.
     pub fn is_due(rule: &BoundRule, clocks: &[&mut Clock], told: &[Told<'_>], cost: &[f64], block: f64) -> bool {
-        trigger(rule, clocks.iter().map(|clock| **clock), told, is_over(told, cost, block)).is_some()
+        let over = OnceCell::new();
+        let over = || *over.get_or_init(|| is_over(told, cost, block));
+        trigger(rule, clocks.iter().map(|clock| **clock), told, over).is_some()
     }
 
     /// Takes a step of all layers, and plans if it is time: `block` bytes a block and layer on average. What became of it is told with the
@@ -253,7 +256,7 @@ impl Planner {
             }
         }
         let over = is_over(told, cost, block);
-        let due = trigger(rule, clocks.iter().map(|clock| **clock), told, over);
+        let due = trigger(rule, clocks.iter().map(|clock| **clock), told, || over);
         let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
         let plan = due.map(|_| self.plan(&terms, cost, rule.epsilon, block * blocks as f64)).transpose()?;
         for (clock, told) in clocks.iter_mut().zip(told) {
@@ -285,14 +288,19 @@ fn is_over(told: &[Told<'_>], cost: &[f64], block: f64) -> bool {
 }
 
 /// What makes a plan of the next step's terms, if anything does.
-fn trigger(rule: &BoundRule, clocks: impl Iterator<Item = Clock>, told: &[Told<'_>], over: bool) -> Option<Trigger> {
+fn trigger(
+    rule: &BoundRule,
+    clocks: impl Iterator<Item = Clock>,
+    told: &[Told<'_>],
+    over: impl Fn() -> bool,
+) -> Option<Trigger> {
     let of_layer = |(clock, told): (Clock, &Told<'_>)| {
         // A cut counts.
         let asked = if told.kept < clock.asked { 0 } else { clock.asked };
         match () {
             () if clock.decided == 0 => Some(Trigger::First),
             () if clock.steps + 1 - clock.decided >= rule.every as u64 => Some(Trigger::Interval),
-            () if over && told.levels.len() > asked => Some(Trigger::Budget),
+            () if told.levels.len() > asked && over() => Some(Trigger::Budget),
             () => None,
         }
     };

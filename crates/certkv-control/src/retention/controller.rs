@@ -172,11 +172,15 @@ impl Layer {
         }
     }
 
+    /// Blocks that there were at the last decision, if those that are told are still there.
+    fn asked(&self, told: &Told<'_>) -> usize {
+        if told.kept < self.items() { 0 } else { self.asked }
+    }
+
     /// Whether the losses of the next step are looked at: in `looks` steps of an interval, and where a decision waits for them.
     fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> bool {
         let (every, looks, steps) = (interval(layer, rule), rule.looks as u64, self.steps + 1);
-        // A cut counts.
-        let asked = if told.kept < self.items() { 0 } else { self.asked };
+        let asked = self.asked(told);
         let looked = |since: u64| since.saturating_mul(looks) / every;
         let since = steps - self.decided;
         self.due(layer, steps, over, told.levels.len(), asked, rule).is_some() || looked(since) > looked(since - 1)
@@ -225,6 +229,11 @@ impl Over {
         Self { all: !(used.iter().sum::<f64>() <= budgets.block * blocks(told)), own }
     }
 
+    /// The same where it counts: where some layer has blocks that are new since its last decision.
+    fn grown(grown: bool, told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Self {
+        if grown { Self::new(told, cost, budgets) } else { Self { all: false, own: Vec::new() } }
+    }
+
     fn is(&self, at: usize) -> bool {
         self.all || self.own.get(at) == Some(&true)
     }
@@ -260,7 +269,8 @@ impl Controller {
 
     /// Layers whose losses of the next step count; those of others may be left out of what [`Controller::tell`] takes. `told` needs none.
     pub fn wants(rule: &Rule, layers: &[&mut Layer], told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Vec<bool> {
-        let over = Over::new(told, cost, budgets);
+        let grown = layers.iter().zip(told).any(|(layer, told)| told.levels.len() > layer.asked(told));
+        let over = Over::grown(grown, told, cost, budgets);
         layers
             .iter()
             .zip(told)
@@ -292,8 +302,8 @@ impl Controller {
         for (layer, told) in layers.iter_mut().zip(told) {
             layer.hear(told, cost.len(), rule);
         }
-        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
-        let over = Over::new(told, cost, budgets);
+        let grown = layers.iter().zip(told).any(|(layer, told)| told.levels.len() > layer.asked);
+        let over = Over::grown(grown, told, cost, budgets);
         let trigger = |(at, layer): (usize, &&mut Layer)| {
             layer.trigger(budgets.place(at).0, over.is(at), told[at].levels.len(), rule)
         };
@@ -301,6 +311,7 @@ impl Controller {
         if triggers.iter().all(Option::is_none) {
             return Ok(vec![None; told.len()]);
         }
+        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
         if budgets.layer < f64::INFINITY {
             // Heads that share a limit are decided on together.
             let each = budgets.heads.max(1);
