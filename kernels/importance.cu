@@ -6,6 +6,7 @@
 // mass the others leave. A head whose sum is no number attends to nothing.
 #include "machine.cuh"
 #include "attend/args.cuh"
+#include "mass_word.cuh"
 
 constexpr u32 MOST_HEARD = 96;
 
@@ -53,7 +54,7 @@ constexpr float LOG2E = 1.44269504f, LEAST_MEAN = 1e-6f, FLOOR = 1e-6f;
 
 // A block's part of a sum of 2^total.
 CKV_FN float share_of(u32 word, float total) {
-    const float share = ex2((float)(word >> 17) * (1.0f / 32.0f) - 512.0f - total);
+    const float share = ex2(log2_mass_of(word) - total);
     return word != 0 && share < u32_as_float(0x7f800000u) ? share : 0.0f;
 }
 

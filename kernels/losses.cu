@@ -4,6 +4,7 @@
 // A CTA of 512 threads for each layer, with 24 bytes of shared memory a query head and one a block. A layer of which anything is no number says so of all its blocks.
 #include "probes.cuh"
 #include "attend/args.cuh"
+#include "mass_word.cuh"
 
 struct CkvLossesArgs {
     const u32* words;         // of the sequence's row in the first layer, [kv_heads][stride][group]: mass_word
@@ -59,8 +60,8 @@ CKV_FN float product(float a, float b) { return a == 0.0f || b == 0.0f ? 0.0f : 
 CKV_FN Told told_of(u32 word, const Head& head, bool is_known) {
     if (!is_known) return Told{head.rest, head.rest, 0.0f, 0.0f, false};
     if (word == 0) return Told{0.0f, 0.0f, 0.0f, 0.0f, false};
-    const float mass = ex2((float)(word >> 17) * (1.0f / 32.0f) - 512.0f - head.total);
-    const float delta = log_1p(ex2((float)(word >> 5 & 0xfffu) * (1.0f / 64.0f) - 32.0f)), even = ex2((float)(word & 0x1fu) * -0.125f);
+    const float mass = ex2(log2_mass_of(word) - head.total);
+    const float delta = log_1p(ex2(log2_share_of(word))), even = ex2(log2_evenness_of(word));
     return Told{mass, mass * even, delta, delta / even, true};
 }
 

@@ -298,7 +298,7 @@ impl Controller {
     /// Costs nothing where no decision is made.
     ///
     /// # Errors
-    /// [`ControlError`] for what is missing or cannot be. Nothing changed.
+    /// [`ControlError`] for what is missing or cannot be: nothing changed. For a ladder that no decision can be made of, the step has been seen.
     pub fn tell_apart(
         &mut self,
         allocator: &mut WidthAllocator,

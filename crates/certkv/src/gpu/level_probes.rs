@@ -6,7 +6,7 @@ use super::control::SeenStep;
 use super::level_sizes::LevelSizes;
 use super::prefill::{Coder, ToCode, pack, push_items};
 use super::sections::ALIGN;
-use super::sizes::Sizes;
+use super::sizes::{Sizes, too_large};
 use crate::{Control, Error, Measure, SequenceId};
 use certkv_device::cuda::{DeviceBuffer, Touch};
 use certkv_kernel::cuda::losses::{Losses, Probe, ProbeSizes, losses, probe};
@@ -37,11 +37,16 @@ pub(super) struct ProbeSections {
 }
 
 impl ProbeSections {
-    /// `None` where nobody asks what levels lose, or where the bytes cannot be counted.
-    pub(super) fn of(config: &GpuConfig, levels: &[LevelSizes], stride: usize) -> Option<Self> {
-        if !config.control.as_ref().is_some_and(Control::wants_terms) {
-            return None;
+    /// `None` where nobody asks what levels lose.
+    pub(super) fn of(config: &GpuConfig, levels: &[LevelSizes], stride: usize) -> Result<Option<Self>, Error> {
+        match config.control.as_ref().is_some_and(Control::wants_terms) {
+            true => Self::laid_out(config, levels, stride).ok_or_else(too_large).map(Some),
+            false => Ok(None),
         }
+    }
+
+    /// `None` where the bytes cannot be counted.
+    fn laid_out(config: &GpuConfig, levels: &[LevelSizes], stride: usize) -> Option<Self> {
         let g = &config.geometry;
         let of_layer = ProbeSizes { stride, kv_heads: g.kv_heads, levels: levels.len() };
         let most = levels.iter().map(|level| level.page_bytes).max().unwrap_or(0);

@@ -311,7 +311,7 @@ impl Sizes {
                 true => 0,
                 false => launch::kept_bytes(variant, rows * g.kv_heads).next_multiple_of(ALIGN),
             },
-            probed: ProbeSections::of(config, &levels, stride),
+            probed: ProbeSections::of(config, &levels, stride)?,
             remembered: importance::remembered(config, stride),
             levels,
             packed_bytes,
