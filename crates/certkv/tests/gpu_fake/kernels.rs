@@ -48,7 +48,7 @@ pub(crate) use drafted::{DRAFTED, draft_tokens};
 pub(crate) use guarded::{BARE, GUARDED, guard};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use levelled::{
-    GAPS, LOG2_TOTAL, NORM, RADIUS, UNITED, log2_evenness, log2_mass, log2_share, summarise, summary,
+    GAPS, LOG2_TOTAL, NORM, RADIUS, UNITED, log2_evenness, log2_mass, log2_share, lower_masses, summarise, summary,
 };
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use tails::UNMEASURED;

@@ -9,7 +9,7 @@ use certkv_kernel::cuda::launch::partial_floats;
 use certkv_kernel::cuda::select::{LevelRecords, SelectArgs};
 use certkv_kernel::cuda::unite::UniteArgs;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Heads of which outputs were made, and those of which a level had not been attended in that pass, or whose blocks were not each in one level.
@@ -59,7 +59,13 @@ const AT_PASS: usize = GROUP * DIM;
 
 /// Of a block for a query head, and the log of the sum of all, in base 2: what masses and certificates say.
 pub(crate) fn log2_mass(q_head: usize, block: usize) -> i32 {
-    -((q_head * 5 + block * 3) as i32 % 11)
+    -((q_head * 5 + block * 3) as i32 % 11) - (block % 2) as i32 * LOWERED.load(Ordering::Relaxed)
+}
+static LOWERED: AtomicI32 = AtomicI32::new(0);
+
+/// Words of steps from now on say so much less of every second block than is usual.
+pub(crate) fn lower_masses(by: i32) {
+    LOWERED.store(by, Ordering::Relaxed);
 }
 pub(crate) const LOG2_TOTAL: i32 = 6;
 

@@ -4,7 +4,7 @@ use crate::alone;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS, Plant};
 use crate::life::LAYERS;
 use crate::model::{element, expected, rows};
-use crate::scored::Twin;
+use crate::scored::{Twin, attention};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{
     Certified, Chunk, Error, Eviction, Geometry, Level, Policy, PrefixConfig, PrefixScope, PrefixSecret, Protection,
@@ -141,14 +141,7 @@ impl World {
             }
             // Blocks that were full before the step have masses; the one that it filled has the rest.
             let known = tokens.len().saturating_sub(1) / BLOCK;
-            let share = |q, block| f64::exp2(f64::from(kernels::log2_mass(q, block) - kernels::LOG2_TOTAL));
-            let want: Vec<f64> = (0..GROUP * KV_HEADS)
-                .flat_map(|q| {
-                    let own: Vec<f64> = (0..known.min(blocks)).map(|block| share(q, block)).collect();
-                    let rest = (1.0 - own.iter().sum::<f64>()).max(0.0);
-                    own.into_iter().chain((known.min(blocks)..blocks).map(move |_| rest)).collect::<Vec<_>>()
-                })
-                .collect();
+            let want = attention(known, blocks);
             if entry.scored.is_some() != (was_in && blocks > 0) {
                 self.wrong.push(format!("layer {layer}: told {:?}", entry.scored));
             }
