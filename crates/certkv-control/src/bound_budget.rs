@@ -6,6 +6,7 @@ use crate::ControlError;
 use crate::allocate::{Allocator, Choices};
 use crate::error::{finite, length};
 use crate::smartkv::Trigger;
+use crate::standing::{Rest, Standing};
 use core::cell::OnceCell;
 
 /// What each level of each block counts for in the bounds of one layer's query heads, as shares of the norm of the head's output. Levels are
@@ -95,6 +96,29 @@ pub struct Clock {
     steps: u64,
     decided: u64,
     asked: usize,
+    rest: Rest,
+}
+
+impl Clock {
+    /// Whether the next step, behind which the layer's blocks stand so, is nothing but a tick. If it is to all layers, [`Clock::pass`] is what [`Planner::tell`] would come to,
+    /// without a look at any block.
+    pub fn is_quiet(&self, now: &Standing, rule: &BoundRule) -> bool {
+        self.rest.lasts(now) && self.by_itself(rule).is_none()
+    }
+
+    /// Takes such a step.
+    pub fn pass(&mut self) {
+        self.steps += 1;
+    }
+
+    /// What brings a plan of the next step's terms whatever there is of blocks.
+    fn by_itself(&self, rule: &BoundRule) -> Option<Trigger> {
+        match () {
+            () if self.decided == 0 => Some(Trigger::First),
+            () if self.steps + 1 - self.decided >= rule.every as u64 => Some(Trigger::Interval),
+            () => None,
+        }
+    }
 }
 
 /// Makes plans; holds work buffers and nothing else.
@@ -246,7 +270,10 @@ impl Planner {
             clock.asked = if told.kept < clock.asked { 0 } else { clock.asked };
         }
         let Some(terms) = terms.filter(|terms| !terms.is_empty()) else {
-            clocks.iter_mut().for_each(|clock| clock.steps += 1);
+            let due = Self::is_due(rule, clocks, told, cost, block);
+            for (clock, told) in clocks.iter_mut().zip(told) {
+                (clock.steps, clock.rest) = (clock.steps + 1, Rest::of(told.levels.len(), due));
+            }
             return Ok(None);
         };
         for (terms, told) in terms.iter().zip(told) {
@@ -260,7 +287,7 @@ impl Planner {
         let blocks: usize = told.iter().map(|told| told.levels.len()).sum();
         let plan = due.map(|_| self.plan(&terms, cost, rule.epsilon, block * blocks as f64)).transpose()?;
         for (clock, told) in clocks.iter_mut().zip(told) {
-            clock.steps += 1;
+            (clock.steps, clock.rest) = (clock.steps + 1, Rest::of(told.levels.len(), due.is_some()));
             if due.is_some() {
                 (clock.decided, clock.asked) = (clock.steps, told.levels.len());
             }
@@ -297,12 +324,8 @@ fn trigger(
     let of_layer = |(clock, told): (Clock, &Told<'_>)| {
         // A cut counts.
         let asked = if told.kept < clock.asked { 0 } else { clock.asked };
-        match () {
-            () if clock.decided == 0 => Some(Trigger::First),
-            () if clock.steps + 1 - clock.decided >= rule.every as u64 => Some(Trigger::Interval),
-            () if told.levels.len() > asked && over() => Some(Trigger::Budget),
-            () => None,
-        }
+        let grown = || (told.levels.len() > asked && over()).then_some(Trigger::Budget);
+        clock.by_itself(rule).or_else(grown)
     };
     clocks.zip(told).find_map(of_layer)
 }

@@ -29,6 +29,7 @@ pub mod score;
 pub mod seed000;
 pub mod smartkv;
 pub mod spherical;
+mod standing;
 pub mod tiles;
 pub mod values;
 
@@ -45,4 +46,5 @@ pub use policy::{Policy, PolicyError};
 pub use prices::Prices;
 pub use retention::Retention;
 pub use score::{Energies, Score};
+pub use standing::Standing;
 pub use tiles::allocate_tiles;

@@ -2,9 +2,10 @@
 //! its bound; decisions are those that a log of what the controller was told gives again.
 mod common;
 
+use certkv::bound_budget::BoundRule;
 use certkv::retention::{Budgets, Gating, Rule};
 use certkv::smartkv::Trigger;
-use certkv::{Cache, Class, Config, ControlEntry, Controlled, Error, Policy, Retention};
+use certkv::{BoundBudget, Cache, Class, Config, Control, ControlEntry, Controlled, Error, Policy, Retention};
 use certkv_testkit::generate::Rng;
 use common::calibrate::calibrated;
 use common::towards::{BLOCK, LAYERS, Ladder, TOLERANCE, add, all_levels, decode, geometry, replays};
@@ -117,6 +118,55 @@ fn a_gate_keeps_levels_up() {
     assert_eq!(fell, 0);
     let (fell, log) = run(None);
     assert!(fell > 0 && log.iter().all(|entry| entry.danger.is_none()));
+}
+
+/// Steps that are nothing to anybody but a tick of clocks are passed over where nobody keeps a log: blocks have the levels that they have where every step is
+/// told, beside cuts and blocks that their caller moved.
+#[test]
+fn a_log_changes_no_decision() {
+    let rule = Rule { every: 20, ..Rule::default() };
+    let plain = Retention { rule, ..Retention::new(LADDER.page(1) / BLOCK as f64) };
+    let bound = BoundBudget {
+        rule: BoundRule { every: 20, ..BoundRule::default() },
+        ..BoundBudget::new(LADDER.page(1) / BLOCK as f64)
+    };
+    let gated = Retention { rule: Rule { gate: Some(Gating::default()), ..rule }, ..plain };
+    for control in [Control::from(plain), gated.into(), Control::Budget(bound)] {
+        let lives = [false, true].map(|logs| {
+            let cache = Cache::new(LADDER.config([640; 3], control)).unwrap();
+            let (id, mut r) = (cache.create().unwrap(), Rng::new(17));
+            let mut model = random_rows(&geometry(), 200, &mut r);
+            fill(&cache, id, &model).unwrap();
+            let (mut after, mut all) = (Vec::new(), Controlled::default());
+            for n in 0..90 {
+                decode(&cache, id, &mut model, if n < 45 { 4 } else { 7 }, TOLERANCE, &mut r);
+                // Room, before a block fills; and none, behind it.
+                if let Some(level) =
+                    [(2, 2), (10, 0)].into_iter().find_map(|(at, level)| (n % BLOCK == at).then_some(level))
+                {
+                    for (layer, levels) in all_levels(&cache, id).iter().enumerate() {
+                        (0..levels.len()).for_each(|block| cache.change_level(id, layer, block, level).unwrap());
+                    }
+                }
+                if n == 50 {
+                    let len = model.len(&geometry()) - 2 * BLOCK - 3;
+                    cache.truncate(id, len).unwrap();
+                    model.truncate(&geometry(), len);
+                    let rows = random_rows(&geometry(), 2 * BLOCK + 3, &mut r);
+                    fill(&cache, id, &rows).unwrap();
+                    model.append(&rows);
+                }
+                let mut told = 0;
+                let mut count = |_: ControlEntry| told += 1;
+                add(&mut all, cache.control_logged(id, if logs { Some(&mut count) } else { None }).unwrap());
+                assert_eq!(told, if logs { LAYERS } else { 0 });
+                after.push(all_levels(&cache, id));
+            }
+            (after, all)
+        });
+        assert!(lives[0] == lives[1], "{control:?}");
+        assert!(lives[0].1.changed > 20, "{:?}", lives[0].1);
+    }
 }
 
 /// The limit of a layer holds beside the budget of all.

@@ -183,3 +183,70 @@ fn what_cannot_be_is_refused() {
     let refused = Planner::new().tell(&good, &mut [&mut Clock::default()], &[told], &COST, 50.0);
     assert_eq!(refused, Err(ControlError::Invalid { what: "levels", index: 1 }));
 }
+
+/// Layers that let quiet steps pass plan when those do that are told of every step, whatever became of blocks in between: more of them, cuts, levels that others changed.
+#[test]
+fn quiet_steps_may_pass() {
+    let mut quiet = 0;
+    for seed in 0..40u64 {
+        let dice = |n: u64, of: u64| splitmix64(seed << 32 ^ n) % of;
+        let rule = BoundRule { every: 2 + dice(1, 9) as usize, ..BoundRule::default() };
+        let block = 35.0 + dice(3, 60) as f64;
+        let (mut told_all, mut passed) = ([Clock::default(); 3], [Clock::default(); 3]);
+        let mut levels = vec![vec![2u8; 4]; 3];
+        let (mut kept, mut moved) = (usize::MAX, true);
+        for step in 0..300u64 {
+            let at = 100 + step * 16;
+            if dice(at, 7) == 0 {
+                levels.iter_mut().for_each(|levels| levels.push(dice(at + 1, 3) as u8));
+            }
+            if dice(at + 2, 40) == 0 {
+                let n = levels[0].len().saturating_sub(dice(at + 3, 4) as usize).max(1);
+                // Half of the time other blocks take their places at once.
+                let grown = if dice(at + 9, 2) == 0 { levels[0].len() } else { n };
+                for levels in &mut levels {
+                    levels.truncate(n);
+                    levels.resize(grown, 2);
+                }
+                kept = n;
+            }
+            if dice(at + 4, 15) == 0 {
+                let (layer, at, to) =
+                    (dice(at + 5, 3) as usize, dice(at + 6, levels[0].len() as u64) as usize, dice(at + 7, 3));
+                moved |= u64::from(levels[layer][at]) != to;
+                levels[layer][at] = to as u8;
+            }
+            let n = levels[0].len();
+            let now = Standing { kept, blocks: n, moved };
+            let is_quiet = passed.iter().all(|clock| clock.is_quiet(&now, &rule));
+            let blind: Vec<Told<'_>> = levels.iter().map(|levels| Told { kept, terms: None, levels }).collect();
+            let due = Planner::is_due(&rule, &told_all.iter_mut().collect::<Vec<_>>(), &blind, &COST, block);
+            // Now and then there was no step to look at.
+            let own: Option<Vec<Terms>> =
+                (due && dice(at + 8, 6) > 0).then(|| (0..3).map(|layer| terms(step ^ layer, 2, n, 0.3)).collect());
+            let told: Vec<Told<'_>> = blind
+                .iter()
+                .enumerate()
+                .map(|(at, told)| Told { terms: own.as_ref().map(|own| &own[at]), ..*told })
+                .collect();
+            let tell = |clocks: &mut [Clock; 3]| {
+                Planner::new().tell(&rule, &mut clocks.iter_mut().collect::<Vec<_>>(), &told, &COST, block).unwrap()
+            };
+            let plan = tell(&mut told_all);
+            if is_quiet {
+                passed.iter_mut().for_each(Clock::pass);
+                assert!(!due && plan.is_none(), "{seed} {step}");
+                quiet += 1;
+            } else {
+                assert_eq!(tell(&mut passed), plan);
+            }
+            assert_eq!(passed, told_all, "{seed} {step}");
+            (kept, moved) = (usize::MAX, false);
+            if let Some((_, plan)) = plan {
+                moved |= levels != plan.levels;
+                levels = plan.levels;
+            }
+        }
+    }
+    assert!(quiet > 1000, "{quiet}");
+}

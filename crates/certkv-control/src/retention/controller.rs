@@ -11,6 +11,7 @@ use crate::bitset::BitSet;
 use crate::danger::{Gate, Gating};
 use crate::error::{finite, length};
 use crate::smartkv::{Decision, Trigger};
+use crate::standing::{Rest, Standing};
 
 /// Parameters, math.md (9.16) to (9.24).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -116,6 +117,7 @@ pub struct Layer {
     asked: usize,
     /// There was a step since the last decision.
     fresh: bool,
+    rest: Rest,
 }
 
 impl Layer {
@@ -179,11 +181,28 @@ impl Layer {
 
     /// Whether the losses of the next step are looked at: in `looks` steps of an interval, and where a decision waits for them.
     fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> bool {
-        let (every, looks, steps) = (interval(layer, rule), rule.looks as u64, self.steps + 1);
-        let asked = self.asked(told);
+        self.due(layer, self.steps + 1, over, told.levels.len(), self.asked(told), rule).is_some()
+            || self.looks(layer, rule)
+    }
+
+    /// Whether the next step is one of an interval's `looks`.
+    fn looks(&self, layer: usize, rule: &Rule) -> bool {
+        let (every, looks) = (interval(layer, rule), rule.looks as u64);
         let looked = |since: u64| since.saturating_mul(looks) / every;
-        let since = steps - self.decided;
-        self.due(layer, steps, over, told.levels.len(), asked, rule).is_some() || looked(since) > looked(since - 1)
+        let since = self.steps + 1 - self.decided;
+        looked(since) > looked(since - 1)
+    }
+
+    /// Whether the next step, behind which its blocks stand so, is nothing to `layer` but a tick of its clock. If it is to all that share a budget,
+    /// [`Layer::pass`] is what [`Controller::tell`] would come to, without a look at any block.
+    pub fn is_quiet(&self, layer: usize, now: &Standing, rule: &Rule) -> bool {
+        let due = || self.due(layer, self.steps + 1, false, now.blocks, self.asked, rule);
+        self.rest.lasts(now) && !self.looks(layer, rule) && due().is_none()
+    }
+
+    /// Takes such a step.
+    pub fn pass(&mut self) {
+        self.steps += 1;
     }
 
     fn trigger(&self, layer: usize, over: bool, blocks: usize, rule: &Rule) -> Option<Trigger> {
@@ -308,6 +327,11 @@ impl Controller {
             layer.trigger(budgets.place(at).0, over.is(at), told[at].levels.len(), rule)
         };
         let mut triggers: Vec<_> = layers.iter().enumerate().map(trigger).collect();
+        for (at, (layer, told)) in layers.iter_mut().zip(told).enumerate() {
+            let blocks = told.levels.len();
+            let due = layer.due(budgets.place(at).0, layer.steps, over.is(at), blocks, layer.asked, rule);
+            layer.rest = Rest::of(blocks, due.is_some());
+        }
         if triggers.iter().all(Option::is_none) {
             return Ok(vec![None; told.len()]);
         }

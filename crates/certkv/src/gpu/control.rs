@@ -11,7 +11,8 @@ use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
 use crate::levels::terms::{self, HeadTerms, Reading};
 use crate::levels::{
-    Deciders, Decides, LayerControl, Site, find_levels, ladder_bits, ladder_levels, of_block, planned, retained,
+    Deciders, Decides, LayerControl, Site, find_levels, full_blocks, ladder_bits, ladder_levels, of_block, planned,
+    retained,
 };
 use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, Measure, SmartKv};
 use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
@@ -312,6 +313,10 @@ impl Site for OnGpu<'_> {
 
     fn place(&self, group: usize) -> (usize, Range<usize>) {
         (group, 0..self.cache.core.sizes.kv_heads)
+    }
+
+    fn blocks(&self, group: usize) -> Result<usize, Error> {
+        Ok(full_blocks(&self.cache.entry(self.id)?.tables[self.cache.core.sizes.group_of(group)]))
     }
 
     fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {

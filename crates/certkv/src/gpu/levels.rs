@@ -204,8 +204,9 @@ impl GpuCache {
     fn commit(&mut self, id: SequenceId, layer: usize, change: LevelChange) -> Result<u64, Error> {
         let (group, row) = (self.core.sizes.group_of(layer), id.slot as usize);
         let (block, level) = (change.block(), usize::from(change.level()));
-        let table = &mut self.entry_mut(id)?.tables[group];
-        let dropped = table.commit_change(change).map_err(|refused| Error::from_table(refused.error))?;
+        let entry = self.entry_mut(id)?;
+        entry.control.get_mut(layer).into_iter().for_each(|control| control.moved = true);
+        let dropped = entry.tables[group].commit_change(change).map_err(|refused| Error::from_table(refused.error))?;
         let s = &self.core.sizes;
         let (bytes, word) = (s.levels[level].page_bytes, row * s.stride + block);
         // Of the old page and the block's words nothing is known any more; the row keeps what is promoted of others.

@@ -123,6 +123,7 @@ impl Cache {
         if !moved.is_empty() {
             let mut old = vec![0; before.len()];
             before.iter().enumerate().for_each(|(at, block)| old[*block] = at);
+            state.control.get_mut(index).into_iter().for_each(|control| control.moved = true);
             let after = order(&state.tables[index], group.level_count());
             let from: Vec<_> = after.map(|(_, block)| (!moved.contains(block)).then_some(old[block])).collect();
             state.renumber(group, &from);

@@ -149,6 +149,8 @@ pub(crate) struct LayerControl {
     pub(crate) decides: Decides,
     /// Blocks that were not cut off since the controller was told last.
     pub(crate) kept: usize,
+    /// A block has another level since then.
+    pub(crate) moved: bool,
     /// What each level would lose of each block.
     pub(crate) probes: Probes,
     heads: usize,
@@ -179,7 +181,14 @@ impl LayerControl {
             })
         };
         let all = (0..geometry.layers * apart).map(|group| {
-            Ok(Self { decides: of_layer(group / apart)?, kept: usize::MAX, probes: probes.clone(), heads, gated })
+            Ok(Self {
+                decides: of_layer(group / apart)?,
+                kept: usize::MAX,
+                moved: false,
+                probes: probes.clone(),
+                heads,
+                gated,
+            })
         });
         all.collect()
     }
@@ -190,9 +199,19 @@ impl LayerControl {
         self.probes.truncate(blocks);
     }
 
-    /// Somebody was told which blocks are still those they were.
+    /// Somebody was told which blocks are still those they were, and their levels.
     pub(crate) fn told(&mut self) {
-        self.kept = usize::MAX;
+        (self.kept, self.moved) = (usize::MAX, false);
+    }
+
+    /// Takes a step that is nothing to whoever decides but a tick.
+    pub(crate) fn pass(&mut self) {
+        match &mut self.decides {
+            Decides::Smart(_) => {}
+            Decides::Retained(layer) => layer.pass(),
+            Decides::Planned(clock) => clock.pass(),
+        }
+        self.told();
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -147,6 +147,11 @@ pub(crate) fn order(table: &BlockTable, levels: u8) -> impl Iterator<Item = (u8,
     })
 }
 
+/// Full blocks of a table.
+pub(crate) fn full_blocks(table: &BlockTable) -> usize {
+    table.len() / table.block_size()
+}
+
 /// Level of each full block of a table, of the ladder: it ascends, so that the first level is the last of it.
 pub(crate) fn ladder_levels(table: &BlockTable, levels: u8) -> Vec<u8> {
     let mut found = Vec::new();
@@ -157,7 +162,7 @@ pub(crate) fn ladder_levels(table: &BlockTable, levels: u8) -> Vec<u8> {
 /// The same, in a buffer.
 pub(crate) fn find_levels(table: &BlockTable, levels: u8, found: &mut Vec<u8>) {
     found.clear();
-    found.resize(table.len() / table.block_size(), 0);
+    found.resize(full_blocks(table), 0);
     for (block, entry) in table.numbered().filter(|(_, entry)| entry.is_full()) {
         found[block] = levels - 1 - entry.level;
     }

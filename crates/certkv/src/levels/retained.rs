@@ -3,6 +3,7 @@ use super::control::{ControlEntry, Controlled, Decides, LayerControl, check_byte
 use super::site::Site;
 use super::terms::{Measure, Reading};
 use crate::{Config, Error};
+use certkv_control::Standing;
 use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told};
 
 /// Rate-distortion retention over [`Config::levels`]: math.md 9.3 with blocks of layers for items. What a level loses is its terms in the
@@ -67,11 +68,17 @@ pub(crate) fn control(
     mut log: Option<&mut dyn FnMut(ControlEntry)>,
     all: &mut Controlled,
 ) -> Result<(), Error> {
+    let rule = &control.rule;
+    let is_quiet = |decides: &Decides, layer: usize, now: &Standing| matches!(decides, Decides::Retained(of) if of.is_quiet(layer, now, rule));
+    // A log has every step.
+    if log.is_none() && site.let_pass(&is_quiet)? {
+        return Ok(());
+    }
     let mut heard = Vec::with_capacity(site.groups());
     for group in 0..site.groups() {
         heard.push(Heard { kept: site.kept(group)?, levels: site.levels(group)?, loss: None, danger: None });
     }
-    let (rule, cost) = (&control.rule, site.cost());
+    let cost = site.cost();
     let budgets = Budgets {
         block: site.of_block(control.bytes_per_token),
         layer: site.of_block(control.layer_bytes_per_token),

@@ -1,11 +1,12 @@
 //! What decisions by the terms of certificates ask of a cache, wherever its blocks are.
-use super::control::{Controlled, LayerControl};
+use super::control::{Controlled, Decides, LayerControl};
 use super::terms::{HeadTerms, Measure, Reading};
-use super::{ladder_levels, terms};
+use super::{full_blocks, ladder_levels, terms};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
 use crate::{Config, Error};
+use certkv_control::Standing;
 use certkv_control::bound_budget::Planner;
 use certkv_control::retention;
 use certkv_control::smartkv::Decision;
@@ -24,7 +25,9 @@ pub(crate) trait Site {
     fn groups(&self) -> usize;
     /// Layer and KV heads of a group.
     fn place(&self, group: usize) -> (usize, Range<usize>);
-    /// Level of each full block, of the ladder, which ascends.
+    /// Full blocks of a group.
+    fn blocks(&self, group: usize) -> Result<usize, Error>;
+    /// Level of each, of the ladder, which ascends.
     fn levels(&self, group: usize) -> Result<Vec<u8>, Error>;
     /// Bytes of a page of a group by level of the ladder.
     fn cost(&self) -> Vec<f64>;
@@ -57,6 +60,23 @@ pub(crate) trait Site {
         of_block(bytes_per_token, self.shape())
     }
 
+    /// Lets the last step pass if it is nothing to any group but a tick of its clock: whether it was. Costs some comparisons a group.
+    fn let_pass(&mut self, is_quiet: &dyn Fn(&Decides, usize, &Standing) -> bool) -> Result<bool, Error> {
+        for group in 0..self.groups() {
+            let ((layer, _), blocks) = (self.place(group), self.blocks(group)?);
+            let Some(control) = self.deciders()?.0.get(group) else { return Ok(false) };
+            let now = Standing { kept: control.kept, blocks, moved: control.moved };
+            if !is_quiet(&control.decides, layer, &now) {
+                return Ok(false);
+            }
+        }
+        self.forget();
+        for control in self.deciders()?.0 {
+            control.pass();
+        }
+        Ok(true)
+    }
+
     /// Blocks of a group that are those they were when the controller was told last.
     fn kept(&mut self, group: usize) -> Result<usize, Error> {
         Ok(self.deciders()?.0.get(group).map_or(usize::MAX, |control| control.kept))
@@ -83,6 +103,10 @@ impl Site for OnHost<'_> {
     fn place(&self, group: usize) -> (usize, Range<usize>) {
         let group = &self.cache.groups[group];
         (group.first, group.heads())
+    }
+
+    fn blocks(&self, group: usize) -> Result<usize, Error> {
+        Ok(full_blocks(&self.state.tables[group]))
     }
 
     fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {

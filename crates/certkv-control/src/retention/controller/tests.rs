@@ -302,3 +302,72 @@ fn what_cannot_be_is_refused_and_a_small_budget_said() {
     assert_eq!((small.levels, small.bytes), (None, 60.0));
     assert!(Layer::bytes(100, 3) > 100 * 48);
 }
+
+/// Layers that let quiet steps pass are those that were told of every step, whatever became of blocks in between: more of them, cuts, levels that others changed.
+#[test]
+fn quiet_steps_may_pass() {
+    let mut quiet = 0;
+    for seed in 0..40u64 {
+        let dice = |n: u64, of: u64| splitmix64(seed << 32 ^ n) % of;
+        let rule = Rule { every: 2 + dice(1, 9) as usize, looks: 1 + dice(2, 2) as usize, ..Rule::default() };
+        let budgets = Budgets::new(35.0 + dice(3, 60) as f64);
+        let (mut told_all, mut passed) = (vec![Layer::default(); 6], vec![Layer::default(); 6]);
+        let mut levels = vec![vec![2u8; 5]; 6];
+        let (mut kept, mut moved) = (usize::MAX, true);
+        for step in 0..300u64 {
+            let at = 100 + step * 16;
+            if dice(at, 7) == 0 {
+                levels.iter_mut().for_each(|levels| levels.push(dice(at + 1, 3) as u8));
+            }
+            if dice(at + 2, 40) == 0 {
+                let n = levels[0].len().saturating_sub(dice(at + 3, 4) as usize).max(1);
+                // Half of the time other blocks take their places at once.
+                let grown = if dice(at + 9, 2) == 0 { levels[0].len() } else { n };
+                for levels in &mut levels {
+                    levels.truncate(n);
+                    levels.resize(grown, 2);
+                }
+                kept = n;
+            }
+            if dice(at + 4, 15) == 0 {
+                let (layer, block) = (dice(at + 5, 6) as usize, dice(at + 6, levels[0].len() as u64) as usize);
+                let to = dice(at + 7, 3) as u8;
+                moved |= levels[layer][block] != to;
+                levels[layer][block] = to;
+            }
+            let n = levels[0].len();
+            let now = Standing { kept, blocks: n, moved };
+            let is_quiet = passed.iter().enumerate().all(|(at, layer)| layer.is_quiet(at, &now, &rule));
+            let entry =
+                |levels: &Vec<u8>| Entry { kept, loss: None, danger: None, levels: levels.clone(), decision: None };
+            let mut entries: Vec<Entry> = levels.iter().map(entry).collect();
+            let wants = {
+                let told: Vec<Told<'_>> =
+                    levels.iter().map(|levels| Told { kept, loss: None, danger: None, levels }).collect();
+                Controller::wants(&rule, &told_all.iter_mut().collect::<Vec<_>>(), &told, &COST, budgets)
+            };
+            // Now and then there was no step to look at.
+            if dice(at + 8, 6) > 0 {
+                let wanting = entries.iter_mut().zip(&wants).filter(|(_, wants)| **wants);
+                wanting.for_each(|(entry, _)| entry.loss = Some(losses(n, step as usize % n, step)));
+            }
+            let decided = tell(&rule, &mut told_all, &entries, budgets);
+            if is_quiet {
+                passed.iter_mut().for_each(Layer::pass);
+                assert!(wants.iter().all(|wants| !wants) && decided.iter().all(Option::is_none), "{seed} {step}");
+                quiet += 1;
+            } else {
+                assert_eq!(tell(&rule, &mut passed, &entries, budgets), decided);
+            }
+            assert_eq!(format!("{passed:?}"), format!("{told_all:?}"), "{seed} {step}");
+            (kept, moved) = (usize::MAX, false);
+            for (levels, decision) in levels.iter_mut().zip(decided) {
+                if let Some(Decision { levels: Some(wanted), .. }) = decision {
+                    moved |= levels[..wanted.len()] != wanted[..];
+                    levels[..wanted.len()].copy_from_slice(&wanted);
+                }
+            }
+        }
+    }
+    assert!(quiet > 1000, "{quiet}");
+}
