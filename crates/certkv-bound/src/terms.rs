@@ -44,6 +44,19 @@ pub fn key_terms(mass: f64, root: f64, delta: f64, lambda: f64) -> (f64, f64) {
     key_terms_one_sided(mass, root, delta, delta, lambda)
 }
 
+/// `g_b` of [`key_terms`] alone, for half of the exponentials: where both sides have one bound, `e^x - 1` is the larger of the two.
+#[inline]
+pub fn key_growth(mass: f64, root: f64, delta: f64, lambda: f64) -> f64 {
+    if mass == 0.0 {
+        return 0.0;
+    }
+    if !(delta >= 0.0 && lambda >= 0.0) {
+        return f64::INFINITY;
+    }
+    let grown = delta.exp_m1();
+    product(mass, grown).min(product(phi_of(delta, grown), product(root, lambda)))
+}
+
 /// [`key_terms`] with separate bounds `delta_up >= delta_t` and `delta_down >= -delta_t` (4.3).
 #[inline]
 pub fn key_terms_one_sided(mass: f64, root: f64, delta_up: f64, delta_down: f64, lambda: f64) -> (f64, f64) {
@@ -96,6 +109,20 @@ mod tests {
         assert_eq!(key_terms(0.5, 0.5, 1e4, 1.0).0, f64::INFINITY, "expm1 overflows");
         assert!(key_terms(0.5, 0.5, 1e4, 1.0).1 <= 0.5);
         assert_eq!(value_term(0.0, 0.0, f64::INFINITY, f64::INFINITY), 0.0);
+    }
+
+    #[test]
+    fn growth_is_the_first_of_the_key_terms() {
+        let numbers = [0.0, 1e-300, 1e-9, 0.03, 0.4, 1.0, 7.0, 1e4, f64::INFINITY, f64::NAN, -1.0];
+        for mass in [0.0, 1e-12, 0.3, 1.0] {
+            for delta in numbers {
+                for lambda in numbers {
+                    let (one, both) =
+                        (key_growth(mass, mass / 2.0, delta, lambda), key_terms(mass, mass / 2.0, delta, lambda).0);
+                    assert_eq!(one.to_bits(), both.to_bits(), "{mass} {delta} {lambda}: {one} {both}");
+                }
+            }
+        }
     }
 
     #[test]

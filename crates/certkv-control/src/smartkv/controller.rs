@@ -161,7 +161,7 @@ pub struct Controller {
 }
 
 /// Bytes of one item in all lists together: two scores, what importance and hysteresis remember, ranks, a level, and two bits.
-const ITEM_BYTES: usize = 8 + 8 + 32 + 24 + 12 + 1 + 1;
+const ITEM_BYTES: usize = 8 + 8 + 24 + 24 + 12 + 1 + 1;
 
 impl Controller {
     /// Nothing seen, for attention of `heads` heads.
@@ -205,6 +205,11 @@ impl Controller {
     /// Steps whose attention was seen.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Levels that were told last.
+    pub fn levels(&self) -> &[u8] {
+        &self.levels
     }
 
     /// Scores of all items at the last decision or look at the drift.

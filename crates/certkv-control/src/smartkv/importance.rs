@@ -31,11 +31,11 @@ pub struct Importance {
     /// Concentration of each head's attention, `sum A^2`.
     heads: Vec<f64>,
     importance: Vec<f64>,
-    /// `keep^updates`: what a start from 0 still takes away.
-    left: Vec<f64>,
     /// Attention of the last step, weighed by head.
     last: Vec<f64>,
     born: Vec<u64>,
+    /// The last step.
+    now: u64,
 }
 
 /// `sum x^2`, in four sums.
@@ -57,8 +57,14 @@ impl Importance {
         let share = |x: f64| (0.0..1.0).contains(&x);
         let right = share(rule.keep) && share(rule.keep_head) && (0.0..=1.0).contains(&rule.mix) && rule.life > 0.0;
         if right {
-            let [importance, left, last] = [const { Vec::new() }; 3];
-            Ok(Self { rule, heads: vec![1.0; heads], importance, left, last, born: Vec::new() })
+            Ok(Self {
+                rule,
+                heads: vec![1.0; heads],
+                importance: Vec::new(),
+                last: Vec::new(),
+                born: Vec::new(),
+                now: 0,
+            })
         } else {
             Err(ControlError::Invalid { what: "rule", index: 0 })
         }
@@ -76,12 +82,12 @@ impl Importance {
 
     /// Forgets all items but the first `len`: the sequence was cut.
     pub fn truncate(&mut self, len: usize) {
-        let Self { importance, left, last, born, .. } = self;
-        [importance, left, last].into_iter().for_each(|list| list.truncate(len));
+        let Self { importance, last, born, .. } = self;
+        [importance, last].into_iter().for_each(|list| list.truncate(len));
         born.truncate(len);
     }
 
-    /// Takes the attention of a step, `[head][item]`; items beyond those seen are new with it. Allocates for new items alone.
+    /// Takes the attention of a step, `[head][item]`: steps come one after the other. Items beyond those seen are new with it. Allocates for new items alone.
     ///
     /// # Errors
     /// [`ControlError::Length`] if it is no whole number of rows, or there are fewer items than were seen; [`ControlError::Invalid`] for a
@@ -91,13 +97,13 @@ impl Importance {
         let n = attention.len().checked_div(heads).unwrap_or(0).max(self.len());
         length("attention", attention.len(), heads * n)?;
         finite("attention", attention)?;
-        let Self { importance, left, last, born, .. } = self;
-        for (list, new) in [(&mut *importance, 0.0), (&mut *left, 1.0), (&mut *last, 0.0)] {
-            list.resize(n, new);
+        let Self { importance, last, born, .. } = self;
+        for list in [&mut *importance, &mut *last] {
+            list.resize(n, 0.0);
         }
         born.resize(n, step);
+        self.now = step;
         importance.iter_mut().for_each(|x| *x *= rule.keep);
-        left.iter_mut().for_each(|x| *x *= rule.keep);
         last.fill(0.0);
         for (head, row) in self.heads.iter_mut().zip(attention.chunks_exact(n.max(1))) {
             *head = rule.keep_head * *head + (1.0 - rule.keep_head) * squares(row);
@@ -115,11 +121,13 @@ impl Importance {
 
     /// Scores of all items at a step; `scores` is overwritten.
     pub fn scores(&self, step: u64, scores: &mut Vec<f64>) {
-        let ImportanceRule { mix, life, .. } = self.rule;
+        let ImportanceRule { keep, mix, life, .. } = self.rule;
         scores.clear();
-        let items = self.importance.iter().zip(&self.left).zip(&self.last).zip(&self.born);
-        scores.extend(items.map(|(((importance, left), last), born)| {
+        let items = self.importance.iter().zip(&self.last).zip(&self.born);
+        scores.extend(items.map(|((importance, last), born)| {
             let age = step.saturating_sub(*born) as f64;
+            // What a start from 0 still takes away.
+            let left = keep.powf(self.now.saturating_sub(*born) as f64 + 1.0);
             (mix * (importance / (1.0 - left)) + (1.0 - mix) * last) * (-age / life).exp()
         }));
     }

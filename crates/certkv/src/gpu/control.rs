@@ -339,8 +339,8 @@ impl Site for OnGpu<'_> {
         }
     }
 
-    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Option<Vec<Option<Vec<f64>>>>, Error> {
-        self.cache.losses(self.id, wanted, measure).map(Some)
+    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
+        self.cache.losses(self.id, wanted, measure)
     }
 
     fn forget(&mut self) {

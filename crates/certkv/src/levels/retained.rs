@@ -86,14 +86,13 @@ pub(crate) fn control(
         heads: site.shape().0,
     };
     let wanted = Controller::wants(rule, &layers(site.deciders()?.0), &told(&heard), &cost, budgets);
-    // Danger is told by what each head says.
-    let together = if control.rule.gate.is_none() { site.losses(&wanted, control.measure)? } else { None };
-    match together {
-        Some(all) => heard.iter_mut().zip(all).for_each(|(heard, loss)| heard.loss = loss),
-        None => {
-            for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
-                hear(site, group, control, cost.len(), heard)?;
-            }
+    if rule.gate.is_none() {
+        let all = site.losses(&wanted, control.measure)?;
+        heard.iter_mut().zip(all).for_each(|(heard, loss)| heard.loss = loss);
+    } else {
+        // Danger is told by what each head says.
+        for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+            hear(site, group, control, cost.len(), heard)?;
         }
     }
     site.forget();
@@ -115,14 +114,13 @@ pub(crate) fn control(
     Ok(())
 }
 
-/// What the last step said of a group's blocks.
+/// What the last step said of a group's blocks, with the danger of each.
 fn hear(site: &mut dyn Site, group: usize, control: &Retention, count: usize, heard: &mut Heard) -> Result<(), Error> {
-    let gated = control.rule.gate.is_some();
-    let reading = Reading { measure: control.measure, cancels: true, gated };
+    let reading = Reading { gated: true, ..Reading::losses(control.measure) };
     if let Some(terms) = site.seen(group, &heard.levels, reading)? {
         let blocks = heard.levels.len();
         heard.loss = Some(terms.sum(blocks * count));
-        heard.danger = Some(terms.danger).filter(|danger| gated && danger.len() == blocks);
+        heard.danger = Some(terms.danger).filter(|danger| danger.len() == blocks);
     }
     Ok(())
 }

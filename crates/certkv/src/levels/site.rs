@@ -35,12 +35,8 @@ pub(crate) trait Site {
     fn shape(&self) -> (usize, usize);
     /// What the last step said of the blocks of a group, which have `levels`; `None` if nothing.
     fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error>;
-    /// What levels lose of the blocks of the groups that are `wanted` by what the last step said, `[block][level]`, all query heads together, where that is known without what
-    /// [`Site::seen`] tells of each: `None` where it is not, and of groups that the step said nothing of.
-    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Option<Vec<Option<Vec<f64>>>>, Error> {
-        let _ = (wanted, measure);
-        Ok(None)
-    }
+    /// What levels lose of the blocks of the groups that are `wanted` by what the last step said, `[block][level]`, all query heads together: `None` of groups that the step said nothing of.
+    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error>;
     /// Forgets it, of all groups.
     fn forget(&mut self);
     /// State of each group, and who decides.
@@ -123,6 +119,16 @@ impl Site for OnHost<'_> {
 
     fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error> {
         self.cache.seen(group, self.state, self.work, levels, reading)
+    }
+
+    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
+        let mut all = vec![None; wanted.len()];
+        for (group, found) in all.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+            let levels = self.levels(group)?;
+            self.cache.probe_seen(group, self.state, self.work, levels.len())?;
+            *found = terms::read_losses(&self.cache.groups[group], self.state, &levels, measure);
+        }
+        Ok(all)
     }
 
     fn forget(&mut self) {

@@ -1,7 +1,7 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
-use super::control::{ControlEntry, Controlled, Decides, check_bytes};
+use super::control::{ControlEntry, Controlled, Decides, LayerControl, check_bytes};
 use super::terms::Reading;
-use super::{Level, find_levels, of_block};
+use super::{Level, find_levels, full_blocks, of_block};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -58,10 +58,9 @@ impl Cache {
         all: &mut Controlled,
     ) -> Result<Option<ControlEntry>, Error> {
         let group = &self.groups[index];
-        let count = group.level_count();
         let gated = control.rule.gate.is_some();
         let Heard { mut levels, mut attention } = core::mem::take(&mut work.heard);
-        find_levels(&state.tables[index], count, &mut levels);
+        self.take_levels(index, state, &mut levels);
         let danger = if gated {
             let found = self.seen(index, state, work, &levels, Reading::DANGER)?;
             found.map(|found| found.danger).filter(|danger| danger.len() == levels.len())
@@ -89,6 +88,24 @@ impl Cache {
         });
         work.heard = Heard { levels, attention };
         Ok(entry)
+    }
+}
+
+impl Cache {
+    /// Level of each full block, of the ladder; where none has moved since its controller was told, those that it remembers, which are in fewer places.
+    fn take_levels(&self, index: usize, state: &SequenceState, levels: &mut Vec<u8>) {
+        let table = &state.tables[index];
+        if let Some(LayerControl { decides: Decides::Smart(controller), kept, moved: false, .. }) =
+            state.control.get(index)
+        {
+            let (known, blocks) = (controller.levels(), full_blocks(table));
+            if known.len() == blocks && *kept >= blocks {
+                levels.clear();
+                levels.extend_from_slice(known);
+                return;
+            }
+        }
+        find_levels(table, self.groups[index].level_count(), levels);
     }
 }
 
