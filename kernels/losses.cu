@@ -1,7 +1,10 @@
 // ckv_losses: what each level would lose of each block in the certificates of the last step, summed over the query heads, math.md (9.17) and (9.17a): from the words and
-// certificates that attention has left, and what is known of blocks at every level (probes.cuh). `terms.rs` is the same on the host.
+// certificates that attention has left, and what is known of blocks at every level (probes.cuh). `terms.rs` is the same on the host. Of steps that are looked at between two decisions
+// the largest stays (9.16).
 //
-// A CTA of 512 threads for each layer, with 24 bytes of shared memory a query head and one a block. A layer of which anything is no number says so of all its blocks.
+// A CTA of 512 threads for EACH blocks of a layer, with 24 bytes of shared memory a query head and one a block of the layer. All of them find what heads say of all blocks; each has its
+// own blocks' losses. A layer of which anything is no number says
+// nothing, and does not count.
 #include "probes.cuh"
 #include "attend/args.cuh"
 #include "mass_word.cuh"
@@ -11,11 +14,12 @@ struct CkvLossesArgs {
     const u8* certificates;   // CkvCertificate[heads] of its place there
     const float* probes;      // of the row there, [stride][kv_heads]
     const u32* table;         // [stride] its pages there
-    float* losses;            // [layers][stride][levels] of the ladder
+    float* peaks;             // of the row in the first layer: how many steps it is of, three words of nothing, [stride][levels] of the ladder
     u64 word_layer;           // bytes from a layer's words to the next's
     u64 certificate_layer;    // the same of certificates,
     u64 probe_layer;          // of probes,
-    u64 table_layer;          // and of tables
+    u64 table_layer;          // of tables,
+    u64 peak_layer;           // and of peaks
     u32 heads;
     u32 kv_heads;
     u32 stride;
@@ -29,7 +33,7 @@ struct CkvLossesArgs {
 
 namespace ckv_losses_of {
 
-constexpr u32 THREADS = 512, WARPS = THREADS / 32, MOST_LEVELS = 8, PARTS = 4;
+constexpr u32 THREADS = 512, WARPS = THREADS / 32, MOST_LEVELS = 8, PARTS = 8, EACH = THREADS / PARTS, PEAK_HEADER = 4;
 constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
 // `terms.rs`.
 constexpr float NEVER = 1e30f, CANCELLED = 0.1f;
@@ -82,12 +86,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) ckv_losses(const __grid_con
     grid_dependency_wait();
     grid_dependency_launch();
     sync_threads();
-    const u32 layer = blockIdx.x, group = a.heads / a.kv_heads;
+    const u32 ctas = gridDim.x / a.layers, layer = blockIdx.x / ctas, group = a.heads / a.kv_heads;
     const u32* words = (const u32*)((const u8*)a.words + layer * a.word_layer);
     const CkvCertificate* certificates = (const CkvCertificate*)(a.certificates + layer * a.certificate_layer);
     const float* probes = (const float*)((const u8*)a.probes + layer * a.probe_layer);
     const u32* table = (const u32*)((const u8*)a.table + layer * a.table_layer);
-    float* losses = a.losses + (u64)layer * a.stride * a.levels;
+    float* peaks = (float*)((u8*)a.peaks + layer * a.peak_layer);
     Head* of = (Head*)shared;
     const auto numbers = [&](u32 block, u32 kv) { return probes + probe_at(block, a.kv_heads, kv, a.levels); };
     const auto word_of = [&](u32 block, u32 head) { return words[((u64)(head / group) * a.stride + block) * group + head % group]; };
@@ -132,19 +136,21 @@ extern "C" __global__ void __launch_bounds__(512, 1) ckv_losses(const __grid_con
         }
     }
     sync_threads();
+    if (bad) return;
+    if (blockIdx.x % ctas == 0 && threadIdx.x == 0) peaks[0] += 1.0f;
 
     // What each level loses of each block. PARTS neighbours share its KV heads.
     const u32 part = threadIdx.x % PARTS;
 #pragma unroll 1
-    for (u32 first = 0; first < a.blocks; first += THREADS / PARTS) {
+    for (u32 first = blockIdx.x % ctas * EACH; first < a.blocks; first += ctas * EACH) {
         const u32 b = first + threadIdx.x / PARTS;
         const bool is_there = b < a.blocks, is_known = b < a.known;
         const u32 has = is_there ? level_of[b] : 0;
         float sum[MOST_LEVELS];
 #pragma unroll
-        for (u32 l = 0; l < MOST_LEVELS; ++l) sum[l] = bad ? u32_as_float(0x7fc00000u) : 0.0f;
+        for (u32 l = 0; l < MOST_LEVELS; ++l) sum[l] = 0.0f;
 #pragma unroll 1
-        for (u32 kv = part; kv < a.kv_heads && is_there && !bad; kv += PARTS) {
+        for (u32 kv = part; kv < a.kv_heads && is_there; kv += PARTS) {
             const float* n = numbers(b, kv);
             const float radius = n[0], now = n[1 + OF_LEVEL * has];
             float eps[MOST_LEVELS], eta[MOST_LEVELS], sop[MOST_LEVELS];
@@ -180,7 +186,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) ckv_losses(const __grid_con
         for (u32 l = 0; l < MOST_LEVELS; ++l) {
 #pragma unroll
             for (u32 i = 1; i < PARTS; i *= 2) sum[l] += shfl_xor(sum[l], (int)i);
-            if (l < a.levels && part == 0 && is_there) losses[(u64)b * a.levels + l] = bad ? sum[l] : fminf(sum[l], NEVER);
+            if (l < a.levels && part == 0 && is_there) {
+                float& peak = peaks[PEAK_HEADER + (u64)b * a.levels + l];
+                peak = fmaxf(peak, fminf(sum[l], NEVER));
+            }
         }
     }
 }

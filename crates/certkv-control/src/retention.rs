@@ -15,7 +15,7 @@ use core::ops::Range;
 use std::collections::{BTreeSet, BinaryHeap};
 
 pub use crate::danger::Gating;
-pub use controller::{Budgets, Controller, Layer, Rule, Told};
+pub use controller::{Budgets, Controller, Layer, Rule, Told, Wants};
 
 /// Mass of an item, from the one before and its attention in the last steps, math.md (9.16): of an empty window nothing is learned.
 pub fn mass(before: f64, window: &[f64], keep: f64) -> f64 {

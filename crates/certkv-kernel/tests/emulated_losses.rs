@@ -3,7 +3,7 @@
 mod emulated;
 use certkv_core::{ErrorSummary, Geometry, RecordLayout};
 use certkv_kernel::cuda::args::Certificate;
-use certkv_kernel::cuda::losses::{LossesArgs, ProbeArgs, ProbeSizes};
+use certkv_kernel::cuda::losses::{LOSSES_THREADS, LossesArgs, PEAK_HEADER, ProbeArgs, ProbeSizes};
 use certkv_testkit::generate::Rng;
 use emulated::{Buffer, Emulated, Launch};
 
@@ -184,7 +184,21 @@ fn run(kernels: &Kernels, s: &Shape, seed: u64, [linear, told]: [bool; 2], lost:
     let certificates =
         Buffer::of(&layers.iter().flat_map(|l| l.certificates.iter().flat_map(bits)).collect::<Vec<_>>());
     let table = Buffer::of(&layers.iter().flat_map(|l| l.table.clone()).collect::<Vec<_>>());
-    let losses = Buffer::of(&vec![7f32; LAYERS * s.stride * s.levels]);
+    // Of two steps before some cells have more, others less.
+    let before: Vec<f32> = (0..s.stride * s.levels)
+        .map(|cell| {
+            if cell >= s.blocks * s.levels {
+                7.0
+            } else if cell % 5 == 0 {
+                1e3
+            } else {
+                0.0
+            }
+        })
+        .collect();
+    let of_row: Vec<f32> = [2.0, 7.0, 7.0, 7.0].into_iter().chain(before.iter().copied()).collect();
+    assert_eq!(sizes.peak_bytes(), Some(4 * of_row.len()));
+    let peaks = Buffer::of(&of_row.repeat(LAYERS));
     let mut firsts = [u32::MAX; 8];
     (0..s.levels).for_each(|level| firsts[level] = PAGES * level as u32);
     let args = LossesArgs {
@@ -192,11 +206,12 @@ fn run(kernels: &Kernels, s: &Shape, seed: u64, [linear, told]: [bool; 2], lost:
         certificates: certificates.pointer(),
         probes: probes.pointer(),
         table: table.pointer(),
-        losses: losses.pointer(),
+        peaks: peaks.pointer(),
         word_layer: (4 * heads * s.stride) as u64,
         certificate_layer: (heads * size_of::<Certificate>()) as u64,
         probe_layer: of_layer as u64,
         table_layer: (4 * s.stride) as u64,
+        peak_layer: 4 * of_row.len() as u64,
         heads: heads as u32,
         kv_heads: s.kv_heads as u32,
         stride: s.stride as u32,
@@ -207,17 +222,19 @@ fn run(kernels: &Kernels, s: &Shape, seed: u64, [linear, told]: [bool; 2], lost:
         layers: LAYERS as u32,
         firsts,
     };
-    let buffers = [&words, &certificates, &probes, &table, &losses];
-    let how = Launch::new(LAYERS as u32, 512, args.shared_bytes().expect("few")).seed(seed);
+    let buffers = [&words, &certificates, &probes, &table, &peaks];
+    let how = Launch::new(args.ctas(), LOSSES_THREADS, args.shared_bytes().expect("few")).seed(seed);
     kernels.losses.launch("ckv_losses", how, &args, &buffers).expect("the launch runs");
-    let found = losses.read::<f32>();
+    let found = peaks.read::<f32>();
     let mut counts = [0; 2];
     for (at, of) in layers.iter().enumerate() {
-        let got = &found[at * s.stride * s.levels..][..s.stride * s.levels];
-        for (got, want) in got.iter().zip(wanted(s, of, linear)) {
-            let same = (f64::from(*got) - want).abs() <= 2e-4 * want.abs() + 1e-9;
+        let (header, got) = found[at * of_row.len()..][..of_row.len()].split_at(PEAK_HEADER);
+        counts[1] += usize::from(header != [if lost { 2.0 } else { 3.0 }, 7.0, 7.0, 7.0]);
+        for ((got, want), before) in got.iter().zip(wanted(s, of, linear)).zip(&before) {
+            // What is no number is of no step.
+            let want = if lost { f64::from(*before) } else { want.max((*before).into()) };
             counts[0] += 1;
-            counts[1] += usize::from(if lost { !got.is_nan() } else { !same });
+            counts[1] += usize::from(!((f64::from(*got) - want).abs() <= 2e-4 * want.abs() + 1e-9));
         }
         counts[1] += got[s.blocks * s.levels..].iter().filter(|x| **x != 7.0).count();
     }

@@ -65,13 +65,24 @@ impl Rule {
 pub struct Told<'a> {
     /// Blocks that are still those they were when it was told last; blocks behind them are new.
     pub kept: usize,
-    /// What each block loses at each level by a step since then, `[block][level]`; `None` if there was none, or where [nobody
+    /// What each block loses at each level by a step since then, `[block][level]`, or by several, the largest; `None` if there was none, or where [nobody
     /// looks](Controller::wants).
     pub loss: Option<&'a [f64]>,
     /// Danger of each block in that step (9.23), the largest of the heads; `None` without a gate, or if there was no step.
     pub danger: Option<&'a [f64]>,
     /// Level of every block.
     pub levels: &'a [u8],
+}
+
+/// What a layer wants of the losses of the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// They do not count.
+    Nothing,
+    /// They are one of an interval's looks: of these and those of later steps up to the next decision the largest count, so that they may be told together.
+    Look,
+    /// A decision waits for them.
+    Decision,
 }
 
 /// Bytes that there are.
@@ -179,10 +190,13 @@ impl Layer {
         if told.kept < self.items() { 0 } else { self.asked }
     }
 
-    /// Whether the losses of the next step are looked at: in `looks` steps of an interval, and where a decision waits for them.
-    fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> bool {
-        self.due(layer, self.steps + 1, over, told.levels.len(), self.asked(told), rule).is_some()
-            || self.looks(layer, rule)
+    /// Losses of the next step are looked at in `looks` steps of an interval, and where a decision waits for them.
+    fn wants(&self, layer: usize, over: bool, told: &Told<'_>, rule: &Rule) -> Wants {
+        match self.due(layer, self.steps + 1, over, told.levels.len(), self.asked(told), rule) {
+            Some(_) => Wants::Decision,
+            None if self.looks(layer, rule) => Wants::Look,
+            None => Wants::Nothing,
+        }
     }
 
     /// Whether the next step is one of an interval's `looks`.
@@ -286,8 +300,8 @@ impl Controller {
         Self::default()
     }
 
-    /// Layers whose losses of the next step count; those of others may be left out of what [`Controller::tell`] takes. `told` needs none.
-    pub fn wants(rule: &Rule, layers: &[&mut Layer], told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Vec<bool> {
+    /// Of which layers the losses of the next step count; those of others may be left out of what [`Controller::tell`] takes. `told` needs none.
+    pub fn wants(rule: &Rule, layers: &[&mut Layer], told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Vec<Wants> {
         let grown = layers.iter().zip(told).any(|(layer, told)| told.levels.len() > layer.asked(told));
         let over = Over::grown(grown, told, cost, budgets);
         layers

@@ -10,6 +10,9 @@ use certkv_device::cuda::{CudaError, Function};
 /// Numbers of a level: `OF_LEVEL` of `kernels/probes.cuh`.
 const OF_LEVEL: usize = 3;
 
+/// Numbers before those of blocks in what levels lose: as `kernels/losses.cu` has it.
+pub const PEAK_HEADER: usize = 4;
+
 /// What is known of a layer's blocks at every level that they could have, `f32[stride][kv_heads]` of `R_b`, then `eps`, `eta` and `sop` of each level of the ladder,
 /// which ascends. No numbers where a level cannot hold the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +36,9 @@ impl ProbeSizes {
         self.of_block().checked_mul(self.stride)?.checked_mul(4)
     }
 
-    /// Bytes of what levels lose of a layer's blocks, `f32[stride][levels]`.
-    pub fn loss_bytes(&self) -> Option<usize> {
-        self.stride.checked_mul(4 * self.levels)
+    /// Bytes of what levels lose of a layer's blocks: [`PEAK_HEADER`] numbers, of which the first says of how many steps it is, and `f32[stride][levels]`.
+    pub fn peak_bytes(&self) -> Option<usize> {
+        self.stride.checked_mul(4 * self.levels)?.checked_add(4 * PEAK_HEADER)
     }
 }
 
@@ -129,8 +132,8 @@ pub struct LossesArgs {
     pub probes: u64,
     /// `u32[stride]`: its pages there.
     pub table: u64,
-    /// `f32[layers][stride][levels]`.
-    pub losses: u64,
+    /// What levels lose, [`ProbeSizes::peak_bytes`], of the row there.
+    pub peaks: u64,
     /// Bytes from a layer's words to the next's.
     pub word_layer: u64,
     /// The same of certificates.
@@ -139,6 +142,8 @@ pub struct LossesArgs {
     pub probe_layer: u64,
     /// Of tables.
     pub table_layer: u64,
+    /// Of what levels lose.
+    pub peak_layer: u64,
     /// Query heads.
     pub heads: u32,
     /// KV heads.
@@ -159,7 +164,18 @@ pub struct LossesArgs {
     pub firsts: [u32; MOST_LEVELS],
 }
 
+/// Threads of a CTA of `ckv_losses`.
+pub const LOSSES_THREADS: u32 = 512;
+
+/// Blocks of a layer whose losses a CTA makes at once: `EACH` of `kernels/losses.cu`.
+pub const BLOCKS_EACH: u32 = 64;
+
 impl LossesArgs {
+    /// CTAs: as many for each layer.
+    pub fn ctas(&self) -> u32 {
+        self.layers * self.blocks.div_ceil(BLOCKS_EACH).max(1)
+    }
+
     /// Shared memory of a CTA.
     ///
     /// # Errors
@@ -180,10 +196,10 @@ pub struct Losses<'a> {
     pub probes: Span<'a>,
     /// As [`LossesArgs::table`].
     pub table: Span<'a>,
-    /// Bytes from a layer's to the next's: of words, certificates, probes and tables.
-    pub strides: [usize; 4],
-    /// As [`LossesArgs::losses`].
-    pub losses: Span<'a>,
+    /// Bytes from a layer's to the next's: of words, certificates, probes, tables and what levels lose.
+    pub strides: [usize; 5],
+    /// As [`LossesArgs::peaks`].
+    pub peaks: Span<'a>,
     /// Layout of probes.
     pub sizes: ProbeSizes,
     /// Layers.
@@ -200,13 +216,12 @@ pub struct Losses<'a> {
     pub firsts: &'a [u32],
 }
 
-/// Enqueues that what levels would lose of a sequence's blocks is known, of all layers. Some us: reads a word of every block and query head twice, and what is known of a
-/// block as often.
+/// Enqueues that of what levels would lose of a sequence's blocks by the last step the largest stays beside what is there of steps before, of some layers. Some us: every [`BLOCKS_EACH`] blocks of a layer read a word of all its blocks and query heads, and what is
+/// known of them.
 ///
 /// # Errors
 /// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for more levels than there can be, or none.
 pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), CudaError> {
-    const THREADS: u32 = 512;
     let s = &a.sizes;
     if a.firsts.is_empty() || a.firsts.len() > MOST_LEVELS || a.firsts.len() != s.levels {
         return Err(CudaError::BadArgument { argument: "levels", why: "none, or more than there can be" });
@@ -214,7 +229,7 @@ pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), Cu
     let mut firsts = [u32::MAX; MOST_LEVELS];
     firsts[..a.firsts.len()].copy_from_slice(a.firsts);
     let (heads, blocks) = (s.kv_heads * a.group, a.blocks.min(s.stride));
-    let [word_layer, certificate_layer, probe_layer, table_layer] = a.strides;
+    let [word_layer, certificate_layer, probe_layer, table_layer, peak_layer] = a.strides;
     let reach = |each: usize, own: usize| each.saturating_mul(a.layers.saturating_sub(1)).saturating_add(own);
     let mut on = Touched::on(queue);
     let args = LossesArgs {
@@ -226,11 +241,12 @@ pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), Cu
         )?,
         probes: on.reads(a.probes, "probes", reach(probe_layer, s.bytes().unwrap_or(usize::MAX)))?,
         table: on.reads(a.table, "table", reach(table_layer, 4 * s.stride))?,
-        losses: on.writes(a.losses, "losses", s.loss_bytes().unwrap_or(usize::MAX).saturating_mul(a.layers))?,
+        peaks: on.writes(a.peaks, "peaks", reach(peak_layer, s.peak_bytes().unwrap_or(usize::MAX)))?,
         word_layer: word_layer as u64,
         certificate_layer: certificate_layer as u64,
         probe_layer: probe_layer as u64,
         table_layer: table_layer as u64,
+        peak_layer: peak_layer as u64,
         heads: word("heads", heads)?,
         kv_heads: word("kv_heads", s.kv_heads)?,
         stride: word("stride", s.stride)?,
@@ -244,7 +260,7 @@ pub fn losses(queue: &Queue, kernel: &Function, a: &Losses<'_>) -> Result<(), Cu
     on.tell(queue)?;
     let shared = args.shared_bytes()?;
     // SAFETY: as in `attend`.
-    unsafe { kernel.launch(queue.stream(), args.layers, THREADS, shared, &args, CHAINED) }
+    unsafe { kernel.launch(queue.stream(), args.ctas(), LOSSES_THREADS, shared, &args, CHAINED) }
 }
 
 #[cfg(test)]
@@ -254,7 +270,7 @@ mod tests {
     #[test]
     fn arguments_have_the_size_of_the_kernels() {
         assert_eq!(size_of::<ProbeArgs>(), 3 * 8 + 8 * 4);
-        assert_eq!(size_of::<LossesArgs>(), 9 * 8 + 8 * 4 + 4 * MOST_LEVELS);
+        assert_eq!(size_of::<LossesArgs>(), 10 * 8 + 8 * 4 + 4 * MOST_LEVELS);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::levels::{
     retained,
 };
 use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, Measure, SmartKv};
+use certkv_control::retention::Wants;
 use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
 use certkv_core::SequenceId;
 use certkv_kernel::cuda::args::{Certificate, MassWord};
@@ -339,7 +340,7 @@ impl Site for OnGpu<'_> {
         }
     }
 
-    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
+    fn losses(&mut self, wanted: &[Wants], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
         self.cache.losses(self.id, wanted, measure)
     }
 

@@ -204,12 +204,12 @@ impl Core {
         Ok(core)
     }
 
-    /// Tables, counters and lists start at zero; every page of originals is named where it is, but for those that spill.
+    /// Tables, counters and lists start at zero, and what is copied as a whole; every page of originals is named where it is, but for those that spill.
     fn clear(&self) -> Result<(), Error> {
         let Self { queue, sizes, .. } = self;
         let tables = [&self.tables, &self.masses, &self.certificates, &self.failures, &self.centres, &self.counters];
         let tables = tables.into_iter().chain([&self.promoted, &self.memory, &self.demands, &self.corrections]);
-        for buffer in tables.chain(&self.zeroes).chain(&self.probed) {
+        for buffer in tables.chain(&self.zeroes).chain(&self.probed).chain(&self.remembered) {
             buffer.fill(queue.stream(), 0, buffer.len(), 0)?;
         }
         self.erase_all()?;

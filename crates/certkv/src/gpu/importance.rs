@@ -74,7 +74,7 @@ impl Core {
     /// Enqueues that of a row is remembered what is of another, whose blocks it has.
     fn remember_as(&self, from: usize, row: usize) -> Result<(), Error> {
         if let Some((probed, of)) = self.probed.as_ref().zip(self.sizes.probed.as_ref()) {
-            let [(from, _), (to, _)] = [from, row].map(|row| of.row(row));
+            let [from, to] = [from, row].map(|row| of.row(row));
             probed.copy_from(self.queue.stream(), to, probed, from, of.row_bytes())?;
         }
         let Some((memory, of)) = self.remembered.as_ref().zip(self.sizes.remembered) else { return Ok(()) };

@@ -7,9 +7,11 @@ use super::level_sizes::LevelSizes;
 use super::prefill::{Coder, ToCode, pack, push_items};
 use super::sections::ALIGN;
 use super::sizes::{Sizes, too_large};
+use crate::levels::{LayerControl, Peaks};
 use crate::{Control, Error, Measure, SequenceId};
+use certkv_control::retention::Wants;
 use certkv_device::cuda::{DeviceBuffer, Touch};
-use certkv_kernel::cuda::losses::{Losses, Probe, ProbeSizes, losses, probe};
+use certkv_kernel::cuda::losses::{Losses, PEAK_HEADER, Probe, ProbeSizes, losses, probe};
 use certkv_kernel::cuda::queue::Span;
 use core::ops::Range;
 use std::sync::Arc;
@@ -29,11 +31,10 @@ pub(super) struct ProbeSections {
     /// Pages of [`TOGETHER`] blocks at any level, and their originals.
     records: Range<usize>,
     originals: Range<usize>,
-    /// `[layer]`: what levels lose.
-    losses: Range<usize>,
-    /// `[row][layer]`: what is known of blocks.
-    numbers: Range<usize>,
+    /// `[row]`: what is known of the blocks of each layer, then what levels lose of them.
+    rows: Range<usize>,
     row_bytes: usize,
+    layers: usize,
 }
 
 impl ProbeSections {
@@ -50,31 +51,39 @@ impl ProbeSections {
         let g = &config.geometry;
         let of_layer = ProbeSizes { stride, kv_heads: g.kv_heads, levels: levels.len() };
         let most = levels.iter().map(|level| level.page_bytes).max().unwrap_or(0);
-        let row_bytes = of_layer.bytes()?.checked_mul(g.layers)?;
+        let row_bytes = of_layer.bytes()?.checked_add(of_layer.peak_bytes()?)?.checked_mul(g.layers)?;
         let original_bytes = 4 * config.block() * g.kv_width();
-        let sizes = [
-            TOGETHER * most,
-            TOGETHER * original_bytes,
-            of_layer.loss_bytes()?.checked_mul(g.layers)?,
-            row_bytes.checked_mul(config.max_sequences)?,
-        ];
+        let sizes = [TOGETHER * most, TOGETHER * original_bytes, row_bytes.checked_mul(config.max_sequences)?];
         let mut at = 0usize;
-        let [records, originals, losses, numbers] = sizes.map(|bytes| {
+        let [records, originals, rows] = sizes.map(|bytes| {
             let start = at;
             at = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
             start..start.saturating_add(bytes)
         });
-        (at < usize::MAX).then_some(Self { of_layer, records, originals, losses, numbers, row_bytes })
+        (at < usize::MAX).then_some(Self { of_layer, records, originals, rows, row_bytes, layers: g.layers })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.numbers.end
+        self.rows.end
     }
 
-    /// What is known of a row's blocks, in the first layer; and bytes from a layer's to the next's.
-    pub(super) fn row(&self, row: usize) -> (usize, usize) {
-        let of_layer = self.of_layer.bytes().unwrap_or(0);
-        (self.numbers.start + row * self.row_bytes, of_layer)
+    /// What is known of a row's blocks in a layer.
+    fn numbers(&self, row: usize, layer: usize) -> Range<usize> {
+        let bytes = self.of_layer.bytes().unwrap_or(0);
+        let start = self.row(row) + layer * bytes;
+        start..start + bytes
+    }
+
+    /// What levels lose of a row's blocks in a layer.
+    fn peaks(&self, row: usize, layer: usize) -> Range<usize> {
+        let bytes = self.of_layer.peak_bytes().unwrap_or(0);
+        let start = self.numbers(row, self.layers).start + layer * bytes;
+        start..start + bytes
+    }
+
+    /// Where a row is.
+    pub(super) fn row(&self, row: usize) -> usize {
+        self.rows.start + row * self.row_bytes
     }
 
     pub(super) fn row_bytes(&self) -> usize {
@@ -121,8 +130,8 @@ impl GpuCache {
             let (from, to) = (self.host_at(layer, host)?, of.originals.start + i * s.original_bytes);
             core.queue.upload(buffer, to, &core.originals, from, s.original_bytes)?;
         }
-        let (numbers, each) = of.row(row);
-        let probes = Span::of(buffer, numbers + layer * each, each)?;
+        let numbers = of.numbers(row, layer);
+        let probes = Span::of(buffer, numbers.start, numbers.len())?;
         for (level, records) in s.levels.iter().enumerate() {
             let mut items = core::mem::take(&mut self.pack_items);
             items.clear();
@@ -170,9 +179,8 @@ impl GpuCache {
         if known >= blocks {
             return Ok(());
         }
-        let (numbers, each) = of.row(id.slot as usize);
         let mut new = vec![0f32; (blocks - known) * of.of_layer.of_block()];
-        let at = numbers + layer * each + 4 * known * of.of_layer.of_block();
+        let at = of.numbers(id.slot as usize, layer).start + 4 * known * of.of_layer.of_block();
         buffer.read(core.queue.stream(), at, &mut new)?;
         if let Some(control) = self.entry_mut(id)?.control.get_mut(layer) {
             control.probes.extend(&new);
@@ -180,32 +188,88 @@ impl GpuCache {
         Ok(())
     }
 
-    /// What levels lose of a sequence's blocks by the last step, `[block][level of the ladder]`, of the layers that are `wanted`. `None` of those that the step said nothing of.
+    /// What levels lose of a sequence's blocks, `[block][level of the ladder]`, of the layers that decide: of all steps that they have looked at, of which the last is one, the largest.
+    /// `None` of other layers, and of those that these steps said nothing of. Waits for the device where one decides.
     pub(super) fn losses(
         &mut self,
         id: SequenceId,
-        wanted: &[bool],
+        wanted: &[Wants],
         measure: Measure,
     ) -> Result<Vec<Option<Vec<f64>>>, Error> {
-        let core = Arc::clone(&self.core);
-        let s = &core.sizes;
-        let mut found = vec![None; s.layers];
-        let (first, last) = (wanted.iter().position(|wants| *wants), wanted.iter().rposition(|wants| *wants));
-        let (blocks, seen) = (self.entry(id)?.len() / s.block, self.seen_step(id)?);
-        let (Some((first, last)), Some(seen)) = (first.zip(last), seen.filter(|_| blocks > 0)) else {
-            return Ok(found);
-        };
-        for layer in (first..=last).filter(|layer| wanted[*layer]) {
+        let blocks = self.entry(id)?.len() / self.core.sizes.block;
+        if let Some(seen) = self.seen_step(id)?.filter(|_| blocks > 0) {
+            let mut rest = wanted;
+            while let Some(first) = rest.iter().position(|wants| *wants != Wants::Nothing) {
+                let some = rest[first..].iter().take_while(|wants| **wants != Wants::Nothing).count();
+                let start = wanted.len() - rest.len() + first;
+                self.look(id, start..start + some, seen, blocks, measure)?;
+                rest = &rest[first + some..];
+            }
+        }
+        self.read_peaks(id, wanted)
+    }
+
+    /// Enqueues that layers look at what levels lose by the last step.
+    fn look(
+        &mut self,
+        id: SequenceId,
+        layers: Range<usize>,
+        seen: SeenStep,
+        blocks: usize,
+        measure: Measure,
+    ) -> Result<(), Error> {
+        for layer in layers.clone() {
             self.probe(id, layer, blocks)?;
         }
-        let (Some(buffer), Some(of)) = (&core.probed, &s.probed) else { return Ok(found) };
-        self.enqueue_losses(id, first..last + 1, seen, blocks, measure == Measure::Linear)?;
-        let (levels, each) = (s.levels.len(), of.of_layer.stride * s.levels.len());
-        let mut read = vec![0f32; (last - first) * each + blocks * levels];
-        buffer.read(core.queue.stream(), of.losses.start, &mut read)?;
-        for layer in (first..=last).filter(|layer| wanted[*layer]) {
-            let own = &read[(layer - first) * each..][..blocks * levels];
-            found[layer] = own.iter().all(|x| x.is_finite()).then(|| own.iter().map(|x| f64::from(*x)).collect());
+        self.clear_peaks(id, layers.clone())?;
+        self.enqueue_losses(id, layers.clone(), seen, blocks, measure == Measure::Linear)?;
+        let looked_at = |control: &mut LayerControl| control.probes.looked_at(blocks);
+        self.entry_mut(id)?.control[layers].iter_mut().for_each(looked_at);
+        Ok(())
+    }
+
+    /// Enqueues that nothing is kept of losses but what is known: layers side by side of which nothing is are cleared together.
+    fn clear_peaks(&self, id: SequenceId, layers: Range<usize>) -> Result<(), Error> {
+        let (core, row) = (&self.core, id.slot as usize);
+        let (Some(buffer), Some(of)) = (&core.probed, &core.sizes.probed) else { return Ok(()) };
+        let control = &self.entry(id)?.control;
+        let (each, end) = (4 * core.sizes.levels.len(), layers.end);
+        let fill = |range: Range<usize>| buffer.fill(core.queue.stream(), range.start, range.len(), 0);
+        let mut layer = layers.start;
+        while layer < end {
+            let Peaks { known, written } = control[layer].probes.peaks();
+            let unknown = control[layer..end].iter().take_while(|control| control.probes.peaks().known == 0).count();
+            let first = of.peaks(row, layer);
+            if unknown > 0 {
+                fill(first.start..of.peaks(row, layer + unknown - 1).end)?;
+            } else if known < written {
+                let of_block = |block: usize| first.start + 4 * PEAK_HEADER + block.min(core.sizes.stride) * each;
+                fill(of_block(known)..of_block(written))?;
+            }
+            layer += unknown.max(1);
+        }
+        Ok(())
+    }
+
+    fn read_peaks(&mut self, id: SequenceId, wanted: &[Wants]) -> Result<Vec<Option<Vec<f64>>>, Error> {
+        let core = Arc::clone(&self.core);
+        let mut found = vec![None; wanted.len()];
+        let (Some(buffer), Some(of)) = (&core.probed, &core.sizes.probed) else { return Ok(found) };
+        let entry = self.entry_mut(id)?;
+        let known: Vec<usize> = (wanted.iter().zip(&entry.control))
+            .map(|(wants, control)| if *wants == Wants::Decision { control.probes.peaks().known } else { 0 })
+            .collect();
+        let (first, last) = (known.iter().position(|n| *n > 0), known.iter().rposition(|n| *n > 0));
+        let Some((first, last)) = first.zip(last) else { return Ok(found) };
+        let (levels, each) = (core.sizes.levels.len(), of.of_layer.peak_bytes().unwrap_or(0) / 4);
+        let mut read = vec![0f32; (last - first) * each + PEAK_HEADER + known[last] * levels];
+        buffer.read(core.queue.stream(), of.peaks(id.slot as usize, first).start, &mut read)?;
+        for layer in (first..=last).filter(|layer| known[*layer] > 0) {
+            let (header, own) = read[(layer - first) * each..].split_at(PEAK_HEADER);
+            // Steps of which anything was no number are not among them.
+            let whole = header[0] > 0.0;
+            found[layer] = whole.then(|| own[..known[layer] * levels].iter().map(|x| f64::from(*x)).collect());
+            entry.control[layer].probes.told();
         }
         Ok(found)
     }
@@ -221,7 +285,11 @@ impl GpuCache {
         let (core, row) = (&self.core, id.slot as usize);
         let s = &core.sizes;
         let (Some(buffer), Some(of), Some((kits, ..))) = (&core.probed, &s.probed, &core.levels) else { return Ok(()) };
-        let (numbers, each) = of.row(row);
+        let reach = |section: fn(&ProbeSections, usize, usize) -> Range<usize>| {
+            let [first, last] = [layers.start, layers.end - 1].map(|layer| section(of, row, layer));
+            Ok::<_, Error>((Span::of(buffer, first.start, last.end - first.start)?, first.len()))
+        };
+        let ((probes, each), (peaks, of_peaks)) = (reach(ProbeSections::numbers)?, reach(ProbeSections::peaks)?);
         let table = |layer: usize| 4 * (s.group(layer).tables.packed.start + row * s.stride);
         let apart = if s.layers > 1 { table(1) - table(0) } else { 0 };
         let words = s.masses_of(layers.start).start + 4 * row * s.kv_heads * s.stride * s.group;
@@ -229,10 +297,10 @@ impl GpuCache {
         let args = Losses {
             words: rest(&core.masses, words)?,
             certificates: rest(&core.certificates, core.certificate_at(layers.start, seen.place))?,
-            probes: Span::of(buffer, numbers + layers.start * each, layers.len() * each)?,
+            probes,
             table: rest(&core.tables, table(layers.start))?,
-            strides: [s.masses_of(0).len(), 2 * s.certificate_bytes(), each, apart],
-            losses: Span::of(buffer, of.losses.start, of.losses.len())?,
+            strides: [s.masses_of(0).len(), 2 * s.certificate_bytes(), each, apart, of_peaks],
+            peaks,
             sizes: of.of_layer,
             layers: layers.len(),
             group: s.group,

@@ -26,6 +26,7 @@ use core::ops::Range;
 pub use control::{Control, ControlEntry, Controlled, Planned, Scored};
 pub(crate) use control::{Decides, LayerControl};
 pub use planned::{BoundBudget, LevelPlan};
+pub(crate) use probes::Peaks;
 pub use retained::Retention;
 pub(crate) use site::{Deciders, Site, of_block};
 pub use smart::SmartKv;

@@ -21,6 +21,17 @@ pub(crate) struct Probes {
     numbers: Vec<f32>,
     /// Blocks that are known elsewhere: where a cache keeps their numbers on a device, of which those here are a part.
     apart: usize,
+    /// What is there of their losses.
+    peaks: Peaks,
+}
+
+/// How much of what a device keeps of the blocks of a layer, first ones first, is of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peaks {
+    /// Blocks whose losses are there, of the steps that were looked at since the last decision.
+    pub(crate) known: usize,
+    /// Blocks behind which nothing was ever written, so that there is none.
+    pub(crate) written: usize,
 }
 
 /// What is known of one block in one KV head.
@@ -46,7 +57,7 @@ impl Probe<'_> {
 
 impl Probes {
     pub(crate) fn new(kv_heads: usize, levels: usize) -> Self {
-        Self { kv_heads, levels, numbers: Vec::new(), apart: 0 }
+        Self { kv_heads, levels, numbers: Vec::new(), apart: 0, peaks: Peaks { known: 0, written: usize::MAX } }
     }
 
     /// Levels of the ladder.
@@ -67,6 +78,22 @@ impl Probes {
     pub(crate) fn truncate(&mut self, blocks: usize) {
         self.numbers.truncate(blocks * self.kv_heads * self.stride());
         self.apart = self.apart.min(blocks);
+        self.peaks.known = self.peaks.known.min(blocks);
+    }
+
+    /// What a device has of losses.
+    pub(crate) fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
+    /// It has those of so many blocks now, and of no others.
+    pub(crate) fn looked_at(&mut self, blocks: usize) {
+        self.peaks = Peaks { known: blocks, written: blocks };
+    }
+
+    /// Somebody was told of them.
+    pub(crate) fn told(&mut self) {
+        self.peaks.known = 0;
     }
 
     /// Blocks whose numbers are elsewhere.

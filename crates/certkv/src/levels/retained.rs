@@ -4,7 +4,7 @@ use super::site::Site;
 use super::terms::{Measure, Reading};
 use crate::{Config, Error};
 use certkv_control::Standing;
-use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told};
+use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told, Wants};
 
 /// Rate-distortion retention over [`Config::levels`]: math.md 9.3 with blocks of layers for items. What a level loses is its terms in the
 /// certificates of the last step, as shares of the outputs' norms, all query heads of the layer together. All layers share one budget.
@@ -91,7 +91,7 @@ pub(crate) fn control(
         heard.iter_mut().zip(all).for_each(|(heard, loss)| heard.loss = loss);
     } else {
         // Danger is told by what each head says.
-        for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+        for (group, heard) in heard.iter_mut().enumerate().filter(|(group, _)| wanted[*group] != Wants::Nothing) {
             hear(site, group, control, cost.len(), heard)?;
         }
     }

@@ -8,7 +8,7 @@ use crate::work::Workspace;
 use crate::{Config, Error};
 use certkv_control::Standing;
 use certkv_control::bound_budget::Planner;
-use certkv_control::retention;
+use certkv_control::retention::{self, Wants};
 use certkv_control::smartkv::Decision;
 use core::ops::Range;
 
@@ -35,8 +35,9 @@ pub(crate) trait Site {
     fn shape(&self) -> (usize, usize);
     /// What the last step said of the blocks of a group, which have `levels`; `None` if nothing.
     fn seen(&mut self, group: usize, levels: &[u8], reading: Reading) -> Result<Option<HeadTerms>, Error>;
-    /// What levels lose of the blocks of the groups that are `wanted` by what the last step said, `[block][level]`, all query heads together: `None` of groups that the step said nothing of.
-    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error>;
+    /// What levels lose of the blocks of groups by what the last step said, `[block][level]`, all query heads together: `None` of groups of which it is not `wanted`, or that the step said
+    /// nothing of. Of those that only look it may be told when they decide, then of all steps that they have looked at, the largest.
+    fn losses(&mut self, wanted: &[Wants], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error>;
     /// Forgets it, of all groups.
     fn forget(&mut self);
     /// State of each group, and who decides.
@@ -121,9 +122,9 @@ impl Site for OnHost<'_> {
         self.cache.seen(group, self.state, self.work, levels, reading)
     }
 
-    fn losses(&mut self, wanted: &[bool], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
+    fn losses(&mut self, wanted: &[Wants], measure: Measure) -> Result<Vec<Option<Vec<f64>>>, Error> {
         let mut all = vec![None; wanted.len()];
-        for (group, found) in all.iter_mut().enumerate().filter(|(group, _)| wanted[*group]) {
+        for (group, found) in all.iter_mut().enumerate().filter(|(group, _)| wanted[*group] != Wants::Nothing) {
             let levels = self.levels(group)?;
             self.cache.probe_seen(group, self.state, self.work, levels.len())?;
             *found = terms::read_losses(&self.cache.groups[group], self.state, &levels, measure);

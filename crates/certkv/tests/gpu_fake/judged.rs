@@ -12,7 +12,7 @@ use certkv::{
 };
 use certkv_bound::terms::{key_terms, value_term};
 use certkv_control::bound_budget::{BoundRule, Clock, Planner, Told as BoundTold};
-use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told};
+use certkv_control::retention::{Budgets, Controller, Layer, Rule, Told, Wants};
 use certkv_control::smartkv;
 use certkv_core::RecordLayout;
 use certkv_testkit::generate::Rng;
@@ -96,6 +96,8 @@ struct Twins {
     layers: Vec<Layer>,
     clocks: Vec<Clock>,
     smart: Vec<smartkv::Controller>,
+    /// What a device keeps of losses between two decisions of a layer, the largest of the steps that were looked at.
+    peaks: Vec<Vec<f64>>,
 }
 
 impl Twins {
@@ -107,7 +109,39 @@ impl Twins {
             layers: vec![Layer::default(); LAYERS],
             clocks: vec![Clock::default(); LAYERS],
             smart: (0..LAYERS).map(smart).collect(),
+            peaks: vec![Vec::new(); LAYERS],
         }
+    }
+
+    /// Losses that a call tells of each layer, behind a step over `tokens` or none, where they are kept on the device: `None` where terms of each head are told.
+    fn losses(
+        &mut self,
+        log: &[ControlEntry],
+        tokens: Option<&[u32]>,
+        ladder: &[&str],
+    ) -> Option<Vec<Option<Vec<f64>>>> {
+        let Control::Retention(control) = &self.control else { return None };
+        if control.rule.gate.is_some() {
+            return None;
+        }
+        let cost: Vec<f64> = page_bytes(ladder).into_iter().rev().collect();
+        let told: Vec<Told<'_>> =
+            log.iter().map(|e| Told { kept: e.kept, loss: None, danger: None, levels: &e.levels }).collect();
+        let layers: Vec<&mut Layer> = self.layers.iter_mut().collect();
+        let budgets = Budgets::new(control.bytes_per_token * BLOCK as f64);
+        let wants = Controller::wants(&control.rule, &layers, &told, &cost, budgets);
+        let of_layer = |((layer, peaks), wants): ((usize, &mut Vec<f64>), Wants)| {
+            let entry = &log[layer];
+            peaks.truncate(entry.kept.saturating_mul(ladder.len()));
+            if let Some(tokens) = tokens.filter(|_| wants != Wants::Nothing) {
+                let now = judged(tokens, layer, &entry.levels, ladder.len(), control.measure, true);
+                let now = sum_of(&now.terms, entry.levels.len() * ladder.len());
+                peaks.resize(now.len(), 0.0);
+                peaks.iter_mut().zip(now).for_each(|(peak, now)| *peak = peak.max(now));
+            }
+            (wants == Wants::Decision && !peaks.is_empty()).then(|| core::mem::take(peaks))
+        };
+        Some(self.peaks.iter_mut().enumerate().zip(wants).map(of_layer).collect())
     }
 
     /// Levels that each layer is to have, where something was decided.
@@ -183,11 +217,11 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
     let gpu = Gpu::open(0).expect("the fake");
     gpu.check_order();
     let mut cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
-    let id = cache.create().expect("a sequence");
+    let mut id = cache.create().expect("a sequence");
     let (mut tokens, mut next): (Vec<u32>, u32) = (Vec::new(), 7);
     let (mut r, mut twins, mut wrong, mut seen) = (Rng::new(seed), Twins::new(control), Vec::new(), [0; 3]);
     let mut levels = Vec::new();
-    let mut step = |cache: &mut GpuCache, tokens: &mut Vec<u32>, n: usize| -> Result<(), Error> {
+    let mut step = |cache: &mut GpuCache, id: SequenceId, tokens: &mut Vec<u32>, n: usize| -> Result<(), Error> {
         let new: Vec<u32> = (0..n as u32).map(|i| next + i).collect();
         next += n as u32;
         let chunk = [Chunk { sequence: id, tokens: n }];
@@ -200,19 +234,27 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
         tokens.extend(new);
         Ok(())
     };
-    step(&mut cache, &mut tokens, 2 * BLOCK + 3).expect("a prompt");
+    step(&mut cache, id, &mut tokens, 2 * BLOCK + 3).expect("a prompt");
     for turn in 0..5 * BLOCK {
-        if turn == 3 * BLOCK {
+        if turn % 9 == 7 {
+            // A fork goes on in another row with what is known here.
+            let fork = cache.fork(id).expect("a row");
+            cache.release(id).expect("a release");
+            id = fork;
+        }
+        if turn % BLOCK == 11 {
             let len = tokens.len() - BLOCK - 5;
             cache.truncate(id, len).expect("a cut");
             tokens.truncate(len);
+            // Other blocks in the places of those that are gone.
+            step(&mut cache, id, &mut tokens, BLOCK + 5).expect("a chunk");
         }
         if r.chance(0.1) {
             let (layer, block) = (r.below(LAYERS), r.below(tokens.len() / BLOCK));
             // A level may have no page left.
             let _ = cache.change_level(id, layer, block, r.below(ladder.len()));
         }
-        step(&mut cache, &mut tokens, 1).expect("a step");
+        step(&mut cache, id, &mut tokens, 1).expect("a step");
         if r.chance(0.3) {
             continue;
         }
@@ -230,16 +272,23 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
                 wrong.push(format!("turn {turn}: no plan"));
             }
         }
+        let again = r.chance(0.4);
         if !logs {
-            let done = cache.control(id).expect("an answer");
+            let mut failed = cache.control(id).expect("an answer").failed;
             levels.push((0..LAYERS).map(|layer| up(&cache, layer)).collect());
-            let again = cache.control(id).expect("an answer");
-            assert_eq!(done.failed + again.failed, 0);
+            failed += if again { cache.control(id).expect("an answer").failed } else { 0 };
+            assert_eq!(failed, 0);
             continue;
         }
         let before: Vec<Vec<u8>> = (0..LAYERS).map(|layer| up(&cache, layer)).collect();
         let mut log = Vec::new();
         let done = cache.control_logged(id, Some(&mut |entry| log.push(entry))).expect("an answer");
+        if let Some(losses) = twins.losses(&log, Some(&tokens), ladder) {
+            let others = |(entry, want): &(&ControlEntry, Option<Vec<f64>>)| !told_as(&entry.loss, want);
+            wrong.extend(log.iter().zip(losses).filter(others).map(|(entry, want)| {
+                format!("turn {turn}: layer {} was told {:?}, not {want:?}", entry.layer, entry.loss)
+            }));
+        }
         let decided = twins.tell(&log, ladder);
         let mut moved = 0;
         for (layer, entry) in log.iter().enumerate() {
@@ -265,10 +314,23 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
         }
         seen[1] += moved;
         levels.push((0..LAYERS).map(|layer| up(&cache, layer)).collect());
-        // Told once.
-        let again = cache.control_logged(id, Some(&mut |e| twins_again(&mut wrong, &e))).expect("an answer");
-        let _ = twins.tell(&silent(&log, &cache, id, ladder, tokens.len() / BLOCK), ladder);
-        assert_eq!(again.failed, 0);
+        if !again {
+            continue;
+        }
+        // A step is told once.
+        let mut silent = silent(&log, &cache, id, ladder, tokens.len() / BLOCK);
+        let kept = twins.losses(&silent, None, ladder).unwrap_or_else(|| vec![None; LAYERS]);
+        let mut at = 0;
+        let mut again = |entry: ControlEntry| {
+            let seen = entry.danger.is_some() || entry.terms.is_some() || entry.attention.is_some();
+            if seen || !told_as(&entry.loss, &kept[at]) {
+                wrong.push(format!("turn {turn}: a step was told twice"));
+            }
+            silent[at].loss = entry.loss;
+            at += 1;
+        };
+        assert_eq!(cache.control_logged(id, Some(&mut again)).expect("an answer").failed, 0);
+        let _ = twins.tell(&silent, ladder);
     }
     cache.release(id).expect("a release");
     cache.synchronize().expect("the fake");
@@ -279,14 +341,24 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
     Became { seen, wrong, levels }
 }
 
-/// A call that nothing was seen for tells nothing.
-fn twins_again(wrong: &mut Vec<String>, entry: &ControlEntry) {
-    if entry.loss.is_some() || entry.danger.is_some() || entry.terms.is_some() || entry.attention.is_some() {
-        wrong.push("a step was told twice".to_owned());
+/// All heads together, `[block][level]`.
+fn sum_of(terms: &[f64], cells: usize) -> Vec<f64> {
+    let mut sum = vec![0.0f64; cells];
+    for head in terms.chunks_exact(cells) {
+        sum.iter_mut().zip(head).for_each(|(sum, x)| *sum = (*sum + x).min(NEVER));
+    }
+    sum
+}
+
+fn told_as(got: &Option<Vec<f64>>, want: &Option<Vec<f64>>) -> bool {
+    match (got, want) {
+        (Some(got), Some(want)) => near(got, want),
+        (None, None) => true,
+        _ => false,
     }
 }
 
-/// What such a call tells.
+/// What a call tells that no step was seen for.
 fn silent(log: &[ControlEntry], cache: &GpuCache, id: SequenceId, ladder: &[&str], blocks: usize) -> Vec<ControlEntry> {
     let up = |layer: usize| {
         let level = |block| (ladder.len() - 1 - cache.level(id, layer, block).expect("a level")) as u8;
@@ -308,21 +380,17 @@ fn silent(log: &[ControlEntry], cache: &GpuCache, id: SequenceId, ladder: &[&str
 /// What is wrong with what was told of a layer.
 fn told_wrong(control: &Control, entry: &ControlEntry, tokens: &[u32], layer: usize, count: usize) -> Option<String> {
     let blocks = entry.levels.len();
-    let sum = |terms: &[f64]| {
-        let mut sum = vec![0.0f64; blocks * count];
-        for head in terms.chunks_exact(blocks * count) {
-            sum.iter_mut().zip(head).for_each(|(sum, x)| *sum = (*sum + x).min(NEVER));
-        }
-        sum
-    };
     let (measure, cancels) = match control {
         Control::Retention(retention) => (retention.measure, true),
         Control::SmartKv(_) => (Measure::Linear, true),
         Control::Budget(_) => (Measure::Bound, false),
     };
     let want = judged(tokens, layer, &entry.levels, count, measure, cancels);
-    if entry.loss.as_ref().is_some_and(|got| !near(got, &sum(&want.terms))) {
-        return Some(format!("layer {layer}: losses {:?}, not {:?}", entry.loss, sum(&want.terms)));
+    let sum = sum_of(&want.terms, blocks * count);
+    // Others are told of several steps at once.
+    let at_once = matches!(control, Control::Retention(retention) if retention.rule.gate.is_none());
+    if entry.loss.as_ref().is_some_and(|got| !at_once && !near(got, &sum)) {
+        return Some(format!("layer {layer}: losses {:?}, not {sum:?}", entry.loss));
     }
     if entry.terms.as_ref().is_some_and(|got| got.heads != HEADS || !near(&got.loss, &want.terms)) {
         return Some(format!("layer {layer}: terms {:?}, not {:?}", entry.terms, want.terms));

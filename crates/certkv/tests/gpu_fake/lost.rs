@@ -3,7 +3,7 @@ use super::{arguments, host, word};
 use certkv_bound::terms::{key_terms, value_term};
 use certkv_core::ErrorSummary;
 use certkv_kernel::cuda::args::{Certificate, MassWord};
-use certkv_kernel::cuda::losses::{LossesArgs, ProbeArgs};
+use certkv_kernel::cuda::losses::{LossesArgs, PEAK_HEADER, ProbeArgs};
 use std::ffi::c_void;
 
 /// As `terms.rs` has them.
@@ -126,8 +126,14 @@ pub(super) extern "C" fn losses(raw: *const c_void) {
     for at in 0..u64::from(a.layers) {
         let mut sum = vec![0.0; (a.blocks * a.levels) as usize];
         (0..a.heads as usize).for_each(|head| Layer { a: &a, at }.add(head, &mut sum));
-        let first = a.losses + at * u64::from(4 * a.stride * a.levels);
+        let peaks = host::<f32>(a.peaks + at * a.peak_layer);
         // SAFETY: as in `word`; nothing else runs meanwhile.
-        sum.iter().enumerate().for_each(|(i, x)| unsafe { host::<f32>(first).add(i).write(*x as f32) });
+        unsafe {
+            peaks.write(peaks.read() + 1.0);
+            for (i, x) in sum.iter().enumerate() {
+                let cell = peaks.add(PEAK_HEADER + i);
+                cell.write(cell.read().max(*x as f32));
+            }
+        }
     }
 }
