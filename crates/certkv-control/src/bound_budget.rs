@@ -6,6 +6,7 @@ use crate::ControlError;
 use crate::allocate::{Allocator, Choices};
 use crate::error::{finite, length};
 use crate::smartkv::Trigger;
+use crate::spent::{in_ladder, spent};
 use crate::standing::{Rest, Standing};
 use core::cell::OnceCell;
 
@@ -278,9 +279,7 @@ impl Planner {
         };
         for (terms, told) in terms.iter().zip(told) {
             length("loss", terms.loss.len(), terms.heads * cost.len() * told.levels.len())?;
-            if let Some(index) = told.levels.iter().position(|level| usize::from(*level) >= cost.len()) {
-                return Err(ControlError::Invalid { what: "levels", index });
-            }
+            in_ladder(told.levels, cost.len())?;
         }
         let over = is_over(told, cost, block);
         let due = trigger(rule, clocks.iter().map(|clock| **clock), told, || over);
@@ -302,10 +301,7 @@ impl Planner {
 
 /// Bytes of all blocks at their levels.
 fn used(told: &[Told<'_>], cost: &[f64]) -> f64 {
-    told.iter()
-        .flat_map(|told| told.levels)
-        .map(|level| cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN))
-        .sum()
+    told.iter().map(|told| spent(told.levels, cost)).sum()
 }
 
 /// Whether they are more than there are, or no number.

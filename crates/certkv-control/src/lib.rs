@@ -28,6 +28,7 @@ pub mod scales;
 pub mod score;
 pub mod seed000;
 pub mod smartkv;
+mod spent;
 pub mod spherical;
 mod standing;
 pub mod tiles;

@@ -234,7 +234,8 @@ fn run(kernels: &Kernels, s: &Shape, seed: u64, [linear, told]: [bool; 2], lost:
             // What is no number is of no step.
             let want = if lost { f64::from(*before) } else { want.max((*before).into()) };
             counts[0] += 1;
-            counts[1] += usize::from(!((f64::from(*got) - want).abs() <= 2e-4 * want.abs() + 1e-9));
+            let same = (f64::from(*got) - want).abs() <= 2e-4 * want.abs() + 1e-9;
+            counts[1] += usize::from(!same);
         }
         counts[1] += got[s.blocks * s.levels..].iter().filter(|x| **x != 7.0).count();
     }

@@ -11,6 +11,7 @@ use crate::bitset::BitSet;
 use crate::danger::{Gate, Gating};
 use crate::error::{finite, length};
 use crate::smartkv::{Decision, Trigger};
+use crate::spent::{in_ladder, spent};
 use crate::standing::{Rest, Standing};
 
 /// Parameters, math.md (9.16) to (9.24).
@@ -250,7 +251,7 @@ struct Over {
 
 impl Over {
     fn new(told: &[Told<'_>], cost: &[f64], budgets: Budgets) -> Self {
-        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
+        let used: Vec<f64> = told.iter().map(|told| spent(told.levels, cost)).collect();
         let blocks = |told: &[Told<'_>]| told.iter().map(|told| told.levels.len()).sum::<usize>() as f64;
         let fits = |used: f64, limit: f64, blocks: f64| used <= limit * blocks || limit == f64::INFINITY;
         let mut own = Vec::with_capacity(told.len());
@@ -349,7 +350,7 @@ impl Controller {
         if triggers.iter().all(Option::is_none) {
             return Ok(vec![None; told.len()]);
         }
-        let used: Vec<f64> = told.iter().map(|told| bytes(told.levels, cost)).collect();
+        let used: Vec<f64> = told.iter().map(|told| spent(told.levels, cost)).collect();
         if budgets.layer < f64::INFINITY {
             // Heads that share a limit are decided on together.
             let each = budgets.heads.max(1);
@@ -397,7 +398,7 @@ impl Controller {
             let (of, head) = (of as u32, head as u32);
             if budgets.layer < f64::INFINITY {
                 // What its heads that are not due take is theirs.
-                let taken = if due[at].is_none() { used[at] } else { bytes(&told.levels[n..], cost) };
+                let taken = if due[at].is_none() { used[at] } else { spent(&told.levels[n..], cost) };
                 let more = budgets.layer * blocks as f64 - taken;
                 match of_layers.last_mut() {
                     Some((layer, limit)) if *layer == of => *limit += more,
@@ -409,7 +410,7 @@ impl Controller {
                 continue;
             }
             // Blocks that nothing was heard of stay as they are.
-            let unheard = bytes(&told.levels[n..], cost);
+            let unheard = spent(&told.levels[n..], cost);
             others += unheard;
             floor += lowest * n as f64;
             if budgets.head < f64::INFINITY {
@@ -484,12 +485,12 @@ impl Controller {
             let n = layer.items();
             let items = first..first + n;
             first = items.end;
-            let rest = bytes(&told.levels[n..], cost);
+            let rest = spent(&told.levels[n..], cost);
             decisions[at] = Some(if done.is_some() {
                 layer.rests.copy_from_slice(&retention.rests()[items.clone()]);
                 let found = &retention.levels()[items.clone()];
                 let found: Vec<u8> = found.iter().map(|level| (levels - 1 - *level as usize) as u8).collect();
-                let bytes = bytes(&found, cost) + rest;
+                let bytes = spent(&found, cost) + rest;
                 Decision { trigger, levels: Some(found), bytes, forced: forced.count_in(items) > 0 }
             } else {
                 let floor = cost.iter().copied().fold(f64::INFINITY, f64::min) * n as f64 + rest;
@@ -507,15 +508,8 @@ fn give(triggers: &mut [Option<Trigger>], layers: &[&mut Layer]) {
     }
 }
 
-/// Bytes of blocks at these levels.
-fn bytes(levels: &[u8], cost: &[f64]) -> f64 {
-    levels.iter().map(|level| cost.get(usize::from(*level)).copied().unwrap_or(0.0)).sum()
-}
-
 fn check(layer: &Layer, told: &Told<'_>, levels: usize) -> Result<(), ControlError> {
-    if let Some(index) = told.levels.iter().position(|level| usize::from(*level) >= levels) {
-        return Err(ControlError::Invalid { what: "levels", index });
-    }
+    in_ladder(told.levels, levels)?;
     let kept = layer.items().min(told.kept);
     let n = match told.loss {
         Some(loss) => {

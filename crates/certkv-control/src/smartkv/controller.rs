@@ -3,6 +3,7 @@
 use super::{Hysteresis, Importance, ImportanceRule, Items, Ladder, WidthAllocator, interval, kl, moved};
 use crate::danger::{Gate, Gating};
 use crate::error::{finite, length};
+use crate::spent::spent;
 use crate::{BitSet, ControlError};
 
 /// Parameters, math.md (9.6) to (9.15).
@@ -205,11 +206,6 @@ impl Controller {
     /// Steps whose attention was seen.
     pub fn steps(&self) -> u64 {
         self.steps
-    }
-
-    /// Levels that were told last.
-    pub fn levels(&self) -> &[u8] {
-        &self.levels
     }
 
     /// Scores of all items at the last decision or look at the drift.
@@ -426,8 +422,7 @@ fn all(levels: &[u8], n: usize) -> Result<&[u8], ControlError> {
 
 /// Whether levels are within `budget` bytes an item.
 fn within(levels: &[u8], ladder: &Ladder<'_>, budget: f64) -> bool {
-    let cost = |level: &u8| ladder.cost.get(usize::from(*level)).copied().unwrap_or(f64::NAN);
-    levels.iter().map(cost).sum::<f64>() <= budget * levels.len() as f64
+    spent(levels, ladder.cost) <= budget * levels.len() as f64
 }
 
 #[cfg(test)]

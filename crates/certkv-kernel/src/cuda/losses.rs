@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_kernels() {
         let of = ProbeSizes { stride: 20, kv_heads: 4, levels: 3 };
-        assert_eq!((of.of_block(), of.bytes(), of.loss_bytes()), (40, Some(3200), Some(240)));
+        assert_eq!((of.of_block(), of.bytes(), of.peak_bytes()), (40, Some(3200), Some(256)));
         assert_eq!(ProbeSizes { stride: usize::MAX, ..of }.bytes(), None);
         assert!(
             crate::cuda::Verb::Probe.source().unwrap().headers.iter().any(|(_, text)| text.contains("OF_LEVEL = 3;"))

@@ -61,7 +61,9 @@ fn who_decides(config: &GpuConfig, seed: u64) -> Result<Option<Control>, Failure
     // Every second time behind a gate.
     let gate = (seed / 3 % 2 == 1 && !mixed).then(Gating::default);
     let smart = SmartKv { rule: Rule { base: 4, drift_every: 2, gate, ..Rule::default() }, ..SmartKv::new(budget) };
-    let often = retention::Rule { every: 3, gate, ..retention::Rule::default() };
+    // Every second time of the step alone that decides, as the host has it.
+    let looks = 1 + seed as usize / 6 % 2;
+    let often = retention::Rule { every: 3, looks, gate, ..retention::Rule::default() };
     Ok(Some(match seed % 3 {
         0 if !mixed => Retention { rule: often, ..Retention::new(budget) }.into(),
         1 if !mixed => {

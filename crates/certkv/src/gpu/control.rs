@@ -3,17 +3,14 @@
 //! Decisions are made on the host, by the same code as for a cache there. The words of a sequence are 4 bytes a block and query head in each layer: its mass, how even its weights are, and what
 //! its keys' codes add to the bound. They come over the link where terms of each head or dangers are asked for; scores (`importance.rs`) and losses (`level_probes.rs`) are made of them
 //! on the device.
-use super::cache::GpuCache;
+use super::cache::{Entry, GpuCache};
 use super::config::GpuConfig;
 use super::importance::{Asked, HeardOf};
 use super::policy::Rule;
 use super::said::{Said, Shares};
 use super::step::{GpuStep, Part, Progress};
 use crate::levels::terms::{self, HeadTerms, Reading};
-use crate::levels::{
-    Deciders, Decides, LayerControl, Site, find_levels, full_blocks, ladder_bits, ladder_levels, of_block, planned,
-    retained,
-};
+use crate::levels::{Deciders, Decides, LayerControl, Site, full_blocks, ladder_bits, of_block, planned, retained};
 use crate::{Control, ControlEntry, Controlled, Error, LevelPlan, Measure, SmartKv};
 use certkv_control::retention::Wants;
 use certkv_control::smartkv::{Decision, Ladder, Told, WidthAllocator};
@@ -180,6 +177,15 @@ impl GpuCache {
         self.core.sizes.levels.iter().rev().map(|level| level.page_bytes as f64).collect()
     }
 
+    /// Level of each full block in a layer, of the ladder.
+    pub(super) fn levels_of_layer(&mut self, id: SequenceId, layer: usize, found: &mut Vec<u8>) -> Result<(), Error> {
+        let (group, count) = (self.core.sizes.group_of(layer), self.core.sizes.levels.len() as u8);
+        let Entry { tables, control, .. } = self.entry_mut(id)?;
+        found.clear();
+        found.extend_from_slice(control[layer].levels(&tables[group], count));
+        Ok(())
+    }
+
     fn control_layer(
         &mut self,
         id: SequenceId,
@@ -190,8 +196,8 @@ impl GpuCache {
         all: &mut Controlled,
     ) -> Result<Option<ControlEntry>, Error> {
         let s = &self.core.sizes;
-        let (group, count) = (s.group_of(layer), s.levels.len() as u8);
-        find_levels(&self.entry(id)?.tables[group], count, &mut heard.levels);
+        let count = s.levels.len() as u8;
+        self.levels_of_layer(id, layer, &mut heard.levels)?;
         let known = self.take_words(id, layer, heard.levels.len(), heard)?;
         let danger = match (known, smart.rule.gate) {
             (Some(known), Some(_)) => {
@@ -320,9 +326,10 @@ impl Site for OnGpu<'_> {
         Ok(full_blocks(&self.cache.entry(self.id)?.tables[self.cache.core.sizes.group_of(group)]))
     }
 
-    fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {
-        let s = &self.cache.core.sizes;
-        Ok(ladder_levels(&self.cache.entry(self.id)?.tables[s.group_of(group)], s.levels.len() as u8))
+    fn levels(&mut self, group: usize) -> Result<Vec<u8>, Error> {
+        let mut levels = Vec::new();
+        self.cache.levels_of_layer(self.id, group, &mut levels)?;
+        Ok(levels)
     }
 
     fn cost(&self) -> Vec<f64> {

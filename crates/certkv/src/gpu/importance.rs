@@ -7,7 +7,7 @@ use super::config::GpuConfig;
 use super::control::Heard;
 use super::core::Core;
 use super::sizes::Sizes;
-use crate::levels::{Decides, LayerControl, Scored, find_levels, ladder_bits, of_block};
+use crate::levels::{Decides, LayerControl, Scored, ladder_bits, of_block};
 use crate::{Control, ControlEntry, Controlled, Error, SmartKv};
 use certkv_control::smartkv::{Apart, Controller, Drift, Ladder, Needs};
 use certkv_core::SequenceId;
@@ -118,9 +118,7 @@ impl GpuCache {
             let (Asked { needs, decides, .. }, logs) = (heard.asked[layer], log.is_some());
             heard.levels.clear();
             if decides || needs.levels || logs {
-                let s = &self.core.sizes;
-                let table = &self.entry(id)?.tables[s.group_of(layer)];
-                find_levels(table, s.levels.len() as u8, &mut heard.levels);
+                self.levels_of_layer(id, layer, &mut heard.levels)?;
             }
             heard.attention.clear();
             if let Some(blocks) = blocks.filter(|_| decides) {
@@ -143,20 +141,17 @@ impl GpuCache {
         blocks: usize,
         heard: &mut Heard,
     ) -> Result<(), Error> {
-        let s = &self.core.sizes;
-        let budget = of_block(smart.bytes_per_token, (1, s.block));
+        let budget = of_block(smart.bytes_per_token, (1, self.core.sizes.block));
         let Heard { levels, bits, cost, asked, .. } = heard;
         *bits = ladder_bits(&self.config.levels);
         *cost = self.ladder_cost();
-        let entry = self.entry(id)?;
         for (layer, asked) in asked.iter_mut().enumerate().filter(|(_, asked)| asked.needs != Needs::default()) {
-            let Some((of, controller)) = entry.control.get(layer).and_then(|of| Some((of, controller(of)?))) else {
-                continue;
-            };
             levels.clear();
             if asked.needs.levels {
-                find_levels(&entry.tables[s.group_of(layer)], s.levels.len() as u8, levels);
+                self.levels_of_layer(id, layer, levels)?;
             }
+            let of = self.entry(id)?.control.get(layer);
+            let Some((of, controller)) = of.and_then(|of| Some((of, controller(of)?))) else { continue };
             let levels = asked.needs.levels.then_some(&levels[..]);
             let told = Apart { kept: of.kept, items: blocks, levels, drift: asked.drift, scores: None };
             asked.decides = controller.trigger(&Ladder { bits, cost }, &told, budget)?.is_some();

@@ -204,9 +204,10 @@ impl GpuCache {
     fn commit(&mut self, id: SequenceId, layer: usize, change: LevelChange) -> Result<u64, Error> {
         let (group, row) = (self.core.sizes.group_of(layer), id.slot as usize);
         let (block, level) = (change.block(), usize::from(change.level()));
+        let up = (self.core.sizes.levels.len() - 1 - level) as u8;
         let entry = self.entry_mut(id)?;
-        entry.control.get_mut(layer).into_iter().for_each(|control| control.moved = true);
         let dropped = entry.tables[group].commit_change(change).map_err(|refused| Error::from_table(refused.error))?;
+        entry.control.get_mut(layer).into_iter().for_each(|control| control.moved_to(block, up));
         let s = &self.core.sizes;
         let (bytes, word) = (s.levels[level].page_bytes, row * s.stride + block);
         // Of the old page and the block's words nothing is known any more; the row keeps what is promoted of others.

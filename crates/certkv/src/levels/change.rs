@@ -114,6 +114,8 @@ impl Cache {
             };
             if changed.is_ok() && had != Some(level) {
                 moved.insert(block);
+                let up = group.level_count() - 1 - level;
+                state.control.get_mut(index).into_iter().for_each(|control| control.moved_to(block, up));
             }
             result = done(at, changed);
             if result.is_err() {
@@ -123,7 +125,6 @@ impl Cache {
         if !moved.is_empty() {
             let mut old = vec![0; before.len()];
             before.iter().enumerate().for_each(|(at, block)| old[*block] = at);
-            state.control.get_mut(index).into_iter().for_each(|control| control.moved = true);
             let after = order(&state.tables[index], group.level_count());
             let from: Vec<_> = after.map(|(_, block)| (!moved.contains(block)).then_some(old[block])).collect();
             state.renumber(group, &from);

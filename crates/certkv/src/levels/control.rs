@@ -2,7 +2,7 @@
 use super::probes::Probes;
 use super::site::OnHost;
 use super::smart::SmartKv;
-use super::{BoundBudget, LevelSizes, Retention, planned, retained};
+use super::{BoundBudget, LevelSizes, Retention, full_blocks, ladder_levels, planned, retained};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
@@ -11,7 +11,7 @@ use certkv_control::bound_budget::{Clock, Lacking, Terms};
 use certkv_control::danger::Gate;
 use certkv_control::retention;
 use certkv_control::smartkv::{Apart, Controller, Decision, Drift, Ladder};
-use certkv_page::PageError;
+use certkv_page::{BlockTable, PageError};
 use core::ops::Range;
 
 /// Who decides on [`Config::levels`].
@@ -151,6 +151,8 @@ pub(crate) struct LayerControl {
     pub(crate) kept: usize,
     /// A block has another level since then.
     pub(crate) moved: bool,
+    /// Level of each full block, of the ladder, as far as somebody has asked for it: what the table says, in one place.
+    levels: Vec<u8>,
     /// What each level would lose of each block.
     pub(crate) probes: Probes,
     heads: usize,
@@ -185,6 +187,7 @@ impl LayerControl {
                 decides: of_layer(group / apart)?,
                 kept: usize::MAX,
                 moved: false,
+                levels: Vec::new(),
                 probes: probes.clone(),
                 heads,
                 gated,
@@ -196,7 +199,23 @@ impl LayerControl {
     /// The sequence was cut.
     pub(crate) fn cut(&mut self, blocks: usize) {
         self.kept = self.kept.min(blocks);
+        self.levels.truncate(blocks);
         self.probes.truncate(blocks);
+    }
+
+    /// A block has another level of the ladder.
+    pub(crate) fn moved_to(&mut self, block: usize, up: u8) {
+        self.moved = true;
+        self.levels.get_mut(block).into_iter().for_each(|level| *level = up);
+    }
+
+    /// Level of each full block of the layer's table, of the ladder of `count` levels. Goes to the table for blocks that are new.
+    pub(crate) fn levels(&mut self, table: &BlockTable, count: u8) -> &[u8] {
+        let new = self.levels.len()..full_blocks(table);
+        let of = |block| table.get(block).filter(|entry| entry.is_full()).map_or(0, |entry| count - 1 - entry.level);
+        self.levels.extend(new.map(of));
+        debug_assert_eq!(self.levels, ladder_levels(table, count), "what the table says");
+        &self.levels
     }
 
     /// Somebody was told which blocks are still those they were, and their levels.
@@ -223,7 +242,7 @@ impl LayerControl {
             Decides::Retained(layer) => retention::Layer::bytes(layer.items(), self.probes.levels()),
             Decides::Planned(_) => 0,
         };
-        own + self.probes.bytes() + size_of::<Self>()
+        own + self.levels.capacity() + self.probes.bytes() + size_of::<Self>()
     }
 
     /// At so many blocks.
@@ -238,7 +257,7 @@ impl LayerControl {
             Control::Retention(_) => retention::Layer::bytes(blocks, levels) + probes,
             Control::Budget(_) => probes,
         };
-        own + size_of::<Self>()
+        own + 2 * blocks.max(8) + size_of::<Self>()
     }
 }
 

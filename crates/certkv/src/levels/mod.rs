@@ -155,18 +155,11 @@ pub(crate) fn full_blocks(table: &BlockTable) -> usize {
 
 /// Level of each full block of a table, of the ladder: it ascends, so that the first level is the last of it.
 pub(crate) fn ladder_levels(table: &BlockTable, levels: u8) -> Vec<u8> {
-    let mut found = Vec::new();
-    find_levels(table, levels, &mut found);
-    found
-}
-
-/// The same, in a buffer.
-pub(crate) fn find_levels(table: &BlockTable, levels: u8, found: &mut Vec<u8>) {
-    found.clear();
-    found.resize(full_blocks(table), 0);
+    let mut found = vec![0; full_blocks(table)];
     for (block, entry) in table.numbered().filter(|(_, entry)| entry.is_full()) {
         found[block] = levels - 1 - entry.level;
     }
+    found
 }
 
 /// An encoder for every KV head of every format: one set a level where there are levels, as all layers have the same, else one a group.

@@ -1,7 +1,7 @@
 //! What decisions by the terms of certificates ask of a cache, wherever its blocks are.
 use super::control::{Controlled, Decides, LayerControl};
 use super::terms::{HeadTerms, Measure, Reading};
-use super::{full_blocks, ladder_levels, terms};
+use super::{full_blocks, terms};
 use crate::cache::Cache;
 use crate::sequence::SequenceState;
 use crate::work::Workspace;
@@ -28,7 +28,7 @@ pub(crate) trait Site {
     /// Full blocks of a group.
     fn blocks(&self, group: usize) -> Result<usize, Error>;
     /// Level of each, of the ladder, which ascends.
-    fn levels(&self, group: usize) -> Result<Vec<u8>, Error>;
+    fn levels(&mut self, group: usize) -> Result<Vec<u8>, Error>;
     /// Bytes of a page of a group by level of the ladder.
     fn cost(&self) -> Vec<f64>;
     /// Groups of a layer, and tokens of a block.
@@ -106,8 +106,9 @@ impl Site for OnHost<'_> {
         Ok(full_blocks(&self.state.tables[group]))
     }
 
-    fn levels(&self, group: usize) -> Result<Vec<u8>, Error> {
-        Ok(ladder_levels(&self.state.tables[group], self.cache.groups[group].level_count()))
+    fn levels(&mut self, group: usize) -> Result<Vec<u8>, Error> {
+        let SequenceState { tables, control, .. } = &mut *self.state;
+        Ok(control[group].levels(&tables[group], self.cache.groups[group].level_count()).to_vec())
     }
 
     fn cost(&self) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! SmartKV for one layer: what its controller is told, and what becomes of its decision.
-use super::control::{ControlEntry, Controlled, Decides, LayerControl, check_bytes};
+use super::control::{ControlEntry, Controlled, Decides, check_bytes};
 use super::terms::Reading;
-use super::{Level, find_levels, full_blocks, of_block};
+use super::{Level, of_block};
 use crate::cache::Cache;
 use crate::group::Group;
 use crate::sequence::SequenceState;
@@ -60,7 +60,9 @@ impl Cache {
         let group = &self.groups[index];
         let gated = control.rule.gate.is_some();
         let Heard { mut levels, mut attention } = core::mem::take(&mut work.heard);
-        self.take_levels(index, state, &mut levels);
+        let SequenceState { tables, control: layers, .. } = &mut *state;
+        levels.clear();
+        levels.extend_from_slice(layers[index].levels(&tables[index], group.level_count()));
         let danger = if gated {
             let found = self.seen(index, state, work, &levels, Reading::DANGER)?;
             found.map(|found| found.danger).filter(|danger| danger.len() == levels.len())
@@ -88,24 +90,6 @@ impl Cache {
         });
         work.heard = Heard { levels, attention };
         Ok(entry)
-    }
-}
-
-impl Cache {
-    /// Level of each full block, of the ladder; where none has moved since its controller was told, those that it remembers, which are in fewer places.
-    fn take_levels(&self, index: usize, state: &SequenceState, levels: &mut Vec<u8>) {
-        let table = &state.tables[index];
-        if let Some(LayerControl { decides: Decides::Smart(controller), kept, moved: false, .. }) =
-            state.control.get(index)
-        {
-            let (known, blocks) = (controller.levels(), full_blocks(table));
-            if known.len() == blocks && *kept >= blocks {
-                levels.clear();
-                levels.extend_from_slice(known);
-                return;
-            }
-        }
-        find_levels(table, self.groups[index].level_count(), levels);
     }
 }
 

@@ -15,7 +15,7 @@ fn losses(n: usize, hot: usize, step: u64) -> Vec<f64> {
 }
 
 fn bytes_of(levels: &[Vec<u8>]) -> f64 {
-    levels.iter().map(|levels| bytes(levels, &COST)).sum()
+    levels.iter().map(|levels| spent(levels, &COST)).sum()
 }
 
 /// What was told of a layer, and what was decided.
@@ -106,7 +106,7 @@ fn losses_bring_levels_within_the_budget() {
     // Where one layer's limit is lower, it holds.
     run(&Rule::default(), Budgets { layer: 45.0, ..BUDGETS }, 100, |entries, levels| {
         for (entry, levels) in entries.iter().zip(levels).filter(|(e, _)| e.loss.is_some()) {
-            assert!(bytes(levels, &COST) <= 45.0 * levels.len() as f64, "{:?}", entry.decision);
+            assert!(spent(levels, &COST) <= 45.0 * levels.len() as f64, "{:?}", entry.decision);
         }
     });
 }
@@ -133,7 +133,7 @@ fn heads_share_what_their_layer_may_take() {
                     return;
                 }
                 for of_layer in levels.chunks(2) {
-                    let used: Vec<f64> = of_layer.iter().map(|levels| bytes(levels, &COST)).collect();
+                    let used: Vec<f64> = of_layer.iter().map(|levels| spent(levels, &COST)).collect();
                     let n = of_layer[0].len() as f64;
                     assert!(used.iter().all(|used| *used <= budgets.head * n), "{used:?} of {n} blocks");
                     assert!(used.iter().sum::<f64>() <= budgets.layer * 2.0 * n, "{used:?} of {n} blocks");
@@ -153,17 +153,34 @@ fn heads_share_what_their_layer_may_take() {
 fn losses_are_looked_at_where_they_count() {
     for (looks, every) in [(1, 8), (2, 8), (8, 8), (3, 5)] {
         let rule = Rule { looks, every, ..Rule::default() };
-        let mut layers = vec![Layer::default(); 5];
+        let (mut layers, mut told_late) = (vec![Layer::default(); 5], vec![Layer::default(); 5]);
+        let mut peaks = vec![Vec::<f64>::new(); 5];
         let (mut levels, mut looked, mut decided) = (vec![vec![2u8; 12]; 5], [0; 5], [0; 5]);
         for step in 0..80 {
             let entries: Vec<Told<'_>> =
                 levels.iter().map(|levels| Told { kept: 12, loss: None, danger: None, levels }).collect();
             let mut all: Vec<&mut Layer> = layers.iter_mut().collect();
-            let wanted = Controller::wants(&rule, &all, &entries, &COST, BUDGETS);
+            let wants = Controller::wants(&rule, &all, &entries, &COST, BUDGETS);
+            let wanted: Vec<bool> = wants.iter().map(|wants| *wants != Wants::Nothing).collect();
             let losses: Vec<_> = (0..5).map(|layer| losses(12, 3 + layer % 2, step)).collect();
             let told = entries.iter().enumerate();
             let told: Vec<_> = told.map(|(l, t)| Told { loss: wanted[l].then_some(&losses[l][..]), ..*t }).collect();
             let decisions = Controller::new().tell(&rule, &mut all, &told, &COST, BUDGETS).unwrap();
+            // Looks may be told with the decision that they are for.
+            for (peaks, losses) in
+                peaks.iter_mut().zip(&losses).zip(&wanted).filter(|(_, wanted)| **wanted).map(|(x, _)| x)
+            {
+                peaks.resize(losses.len(), 0.0);
+                peaks.iter_mut().zip(losses).for_each(|(peak, loss)| *peak = peak.max(*loss));
+            }
+            let late = entries.iter().enumerate();
+            let late: Vec<_> = late
+                .map(|(l, t)| Told { loss: (wants[l] == Wants::Decision).then_some(&peaks[l][..]), ..*t })
+                .collect();
+            let mut others: Vec<&mut Layer> = told_late.iter_mut().collect();
+            assert_eq!(Controller::new().tell(&rule, &mut others, &late, &COST, BUDGETS).unwrap(), decisions);
+            let told = peaks.iter_mut().zip(&wants).filter(|(_, wants)| **wants == Wants::Decision);
+            told.for_each(|(peaks, _)| peaks.clear());
             for (layer, decision) in decisions.into_iter().enumerate() {
                 looked[layer] += usize::from(wanted[layer]);
                 decided[layer] += usize::from(decision.is_some());
