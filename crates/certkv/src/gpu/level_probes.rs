@@ -21,14 +21,16 @@ fn rest(buffer: &DeviceBuffer, at: usize) -> Result<Span<'_>, Error> {
     Ok(Span::of(buffer, at, buffer.len().saturating_sub(at))?)
 }
 
-/// Blocks that are coded together.
-const TOGETHER: usize = 16;
+/// Blocks that are coded together: their heads fill the multiprocessors a few times.
+const TOGETHER: usize = 64;
 
 /// Where things are in the buffer, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProbeSections {
     pub(super) of_layer: ProbeSizes,
-    /// Pages of [`TOGETHER`] blocks at any level, and their originals.
+    /// Blocks that there is room for to be coded, [`TOGETHER`] at most.
+    together: usize,
+    /// Their pages at any level, and their originals.
     records: Range<usize>,
     originals: Range<usize>,
     /// `[row]`: what is known of the blocks of each layer, then what levels lose of them.
@@ -53,14 +55,15 @@ impl ProbeSections {
         let most = levels.iter().map(|level| level.page_bytes).max().unwrap_or(0);
         let row_bytes = of_layer.bytes()?.checked_add(of_layer.peak_bytes()?)?.checked_mul(g.layers)?;
         let original_bytes = 4 * config.block() * g.kv_width();
-        let sizes = [TOGETHER * most, TOGETHER * original_bytes, row_bytes.checked_mul(config.max_sequences)?];
+        let together = stride.min(TOGETHER);
+        let sizes = [together * most, together * original_bytes, row_bytes.checked_mul(config.max_sequences)?];
         let mut at = 0usize;
         let [records, originals, rows] = sizes.map(|bytes| {
             let start = at;
             at = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
             start..start.saturating_add(bytes)
         });
-        (at < usize::MAX).then_some(Self { of_layer, records, originals, rows, row_bytes, layers: g.layers })
+        (at < usize::MAX).then_some(Self { of_layer, together, records, originals, rows, row_bytes, layers: g.layers })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -99,8 +102,8 @@ impl Sizes {
 }
 
 impl GpuCache {
-    /// Enqueues that the blocks of a layer that are not known yet, up to `blocks`, are coded at every level: a copy of their originals over the link, then two launches for each level and
-    /// [`TOGETHER`] blocks, once in the life of a block.
+    /// Enqueues that the blocks of a layer that are not known yet, up to `blocks`, are coded at every level: copies of their originals over the link, one where they lie side by side, then two
+    /// launches for each level and [`TOGETHER`] blocks, once in the life of a block.
     ///
     /// # Errors
     /// Unknown sequence; the driver's. What was not seen to the end is looked at again.
@@ -110,7 +113,8 @@ impl GpuCache {
             if known >= blocks {
                 return Ok(());
             }
-            let some = known..blocks.min(known + TOGETHER);
+            let together = self.core.sizes.probed.as_ref().map_or(1, |of| of.together);
+            let some = known..blocks.min(known + together);
             let end = some.end;
             self.probe_some(id, layer, some)?;
             if let Some(control) = self.entry_mut(id)?.control.get_mut(layer) {
@@ -124,11 +128,20 @@ impl GpuCache {
         let (s, row, stream) = (&core.sizes, id.slot as usize, core.queue.stream());
         let (Some(buffer), Some(of), Some((kits, ..))) = (&core.probed, &s.probed, &core.levels) else { return Ok(()) };
         let missing = || Error::Order { layer, why: "a page of the sequence is missing" };
-        for (i, block) in blocks.clone().enumerate() {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for block in blocks.clone() {
             self.land_block(id, block)?;
             let host = self.entry(id)?.tables[s.group_of(layer)].get(block).ok_or_else(missing)?.host;
-            let (from, to) = (self.host_at(layer, host)?, of.originals.start + i * s.original_bytes);
-            core.queue.upload(buffer, to, &core.originals, from, s.original_bytes)?;
+            let from = self.host_at(layer, host)?;
+            match runs.last_mut() {
+                Some(run) if run.end == from => run.end += s.original_bytes,
+                _ => runs.push(from..from + s.original_bytes),
+            }
+        }
+        let mut to = of.originals.start;
+        for run in runs {
+            core.queue.upload(buffer, to, &core.originals, run.start, run.len())?;
+            to += run.len();
         }
         let numbers = of.numbers(row, layer);
         let probes = Span::of(buffer, numbers.start, numbers.len())?;
