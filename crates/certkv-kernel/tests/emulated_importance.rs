@@ -197,9 +197,11 @@ fn scores_and_drift_are_those_of_the_host() {
     }
     assert!(compared > 30, "{compared}");
     assert_eq!(wrong, 0);
-    // Of memory that is forgotten nothing comes back, and words that are not read are not taken for words: another step is seen.
+    // A step that the device has not seen is seen to be missing.
     let mut world = World::new(shapes[0], usual, 1);
     assert_eq!(world.run(20, 20, 0, (false, false)), 0);
+    let step = world.step as u64;
+    world.host[0].update(&vec![0.05; world.heads * 20], step).expect("shares");
     world.step += 1;
     let other = world.run(20, 20, 20, (false, false));
     assert!(other > 0, "a control");

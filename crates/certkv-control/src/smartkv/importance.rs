@@ -36,16 +36,41 @@ pub struct Importance {
     born: Vec<u64>,
     /// The last step.
     now: u64,
+    /// Of a step: `sum A^2` of each head, then its weight.
+    weights: Vec<f64>,
 }
 
-/// `sum x^2`, in four sums.
-fn squares(x: &[f64]) -> f64 {
+/// `sum x^2`, in four sums, and the signs of all: where these are none and the sum is finite there is neither a negative number nor one that is not finite.
+fn squares(x: &[f64]) -> (f64, u64) {
     let (four, rest) = x.as_chunks::<4>();
-    let mut sums = [0.0; 4];
+    let (mut sums, mut signs) = ([0.0; 4], [0; 4]);
     for part in four {
         sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x * x);
+        signs.iter_mut().zip(part).for_each(|(signs, x)| *signs |= x.to_bits());
     }
-    rest.iter().map(|x| x * x).sum::<f64>() + (sums[0] + sums[1]) + (sums[2] + sums[3])
+    let rest_signs = rest.iter().fold(0, |signs, x| signs | x.to_bits());
+    let sum = rest.iter().map(|x| x * x).sum::<f64>() + (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    (sum, (rest_signs | signs[0] | signs[1] | signs[2] | signs[3]) >> 63)
+}
+
+/// Items that one pass over the heads is for: their sums stay in registers.
+const TOGETHER: usize = 8;
+
+/// What heads of these weights bring to some items: to what stays of their importance, and of the last step.
+fn bring<const N: usize>(
+    importance: &mut [f64; N],
+    last: &mut [f64; N],
+    (weights, share): (&[f64], f64),
+    rows: impl Iterator<Item = [f64; N]>,
+) {
+    let (mut kept, mut now) = (*importance, [0.0; N]);
+    for (weight, row) in weights.iter().zip(rows) {
+        for i in 0..N {
+            kept[i] += share * row[i];
+            now[i] += weight * row[i];
+        }
+    }
+    (*importance, *last) = (kept, now);
 }
 
 impl Importance {
@@ -64,6 +89,7 @@ impl Importance {
                 last: Vec::new(),
                 born: Vec::new(),
                 now: 0,
+                weights: Vec::new(),
             })
         } else {
             Err(ControlError::Invalid { what: "rule", index: 0 })
@@ -96,25 +122,40 @@ impl Importance {
         let (heads, rule) = (self.heads.len(), self.rule);
         let n = attention.len().checked_div(heads).unwrap_or(0).max(self.len());
         length("attention", attention.len(), heads * n)?;
-        finite("attention", attention)?;
-        let Self { importance, last, born, .. } = self;
+        let rows = || attention.chunks_exact(n.max(1));
+        let mut signs = 0;
+        self.weights.clear();
+        self.weights.extend(rows().map(squares).map(|(sum, of)| {
+            signs |= of;
+            sum
+        }));
+        if signs != 0 || !self.weights.iter().all(|sum| sum.is_finite()) {
+            finite("attention", attention)?;
+        }
+        let Self { importance, last, born, weights, .. } = self;
         for list in [&mut *importance, &mut *last] {
             list.resize(n, 0.0);
         }
         born.resize(n, step);
         self.now = step;
         importance.iter_mut().for_each(|x| *x *= rule.keep);
-        last.fill(0.0);
-        for (head, row) in self.heads.iter_mut().zip(attention.chunks_exact(n.max(1))) {
-            *head = rule.keep_head * *head + (1.0 - rule.keep_head) * squares(row);
+        for (head, sum) in self.heads.iter_mut().zip(&*weights) {
+            *head = rule.keep_head * *head + (1.0 - rule.keep_head) * sum;
         }
         let mean = self.heads.iter().sum::<f64>() / heads as f64 + LEAST_MEAN;
         // A head's part of the mean of its row, and of what an item gets of it.
         let share = (1.0 - rule.keep) / heads as f64;
-        for (head, row) in self.heads.iter().zip(attention.chunks_exact(n.max(1))) {
-            let weight = head / mean / heads as f64;
-            importance.iter_mut().zip(row).for_each(|(x, a)| *x += share * a);
-            last.iter_mut().zip(row).for_each(|(x, a)| *x += weight * a);
+        weights.clear();
+        weights.extend(self.heads.iter().map(|head| head / mean / heads as f64));
+        let ((of, rest), (of_last, rest_last)) = (importance.as_chunks_mut(), last.as_chunks_mut());
+        let first = TOGETHER * of.len();
+        for (at, (importance, last)) in of.iter_mut().zip(of_last).enumerate() {
+            let rows = rows().filter_map(|row| row.as_chunks::<TOGETHER>().0.get(at).copied());
+            bring(importance, last, (weights, share), rows);
+        }
+        for (at, (importance, last)) in rest.iter_mut().zip(rest_last).enumerate() {
+            let rows = rows().map(|row| [row[first + at]]);
+            bring(core::array::from_mut(importance), core::array::from_mut(last), (weights, share), rows);
         }
         Ok(())
     }
@@ -154,6 +195,41 @@ mod tests {
         assert!(scores[0] / scores[1] > 4.9, "{scores:?}");
     }
 
+    /// Several items at once are what one after the other is, bit for bit.
+    #[test]
+    fn sums_are_those_of_a_loop_over_items() {
+        let rule = ImportanceRule { life: f64::INFINITY, ..ImportanceRule::default() };
+        for (heads, n) in [(1, 1), (3, 7), (8, 8), (5, 29), (2, 64)] {
+            let mut all = Importance::new(heads, rule).unwrap();
+            let (mut concentration, mut plain) = (vec![1.0; heads], vec![0.0f64; n]);
+            for step in 0..6u64 {
+                let number = |i: u64| certkv_core::hash::splitmix64(step << 32 | i) as f64 / 2f64.powi(64);
+                let attention: Vec<f64> = (0..(heads * n) as u64).map(number).collect();
+                all.update(&attention, step).unwrap();
+                let mut last = vec![0.0; n];
+                for (head, row) in concentration.iter_mut().zip(attention.chunks_exact(n)) {
+                    *head = rule.keep_head * *head + (1.0 - rule.keep_head) * squares(row).0;
+                }
+                let mean = concentration.iter().sum::<f64>() / heads as f64 + LEAST_MEAN;
+                plain.iter_mut().for_each(|x| *x *= rule.keep);
+                for (head, row) in concentration.iter().zip(attention.chunks_exact(n)) {
+                    for item in 0..n {
+                        plain[item] += (1.0 - rule.keep) / heads as f64 * row[item];
+                        last[item] += head / mean / heads as f64 * row[item];
+                    }
+                }
+                let scores: Vec<f64> = (plain.iter().zip(&last))
+                    .map(|(x, last)| {
+                        rule.mix * (x / (1.0 - rule.keep.powf(step as f64 + 1.0))) + (1.0 - rule.mix) * last
+                    })
+                    .collect();
+                let mut found = Vec::new();
+                all.scores(step, &mut found);
+                assert_eq!(found, scores, "{heads} heads, {n} items, step {step}");
+            }
+        }
+    }
+
     #[test]
     fn scores_age_and_what_cannot_be_is_refused() {
         let mut importance = Importance::new(1, ImportanceRule::default()).unwrap();
@@ -165,8 +241,10 @@ mod tests {
         importance.update(&[0.5, 0.5], 4).unwrap();
         assert!(matches!(importance.update(&[1.0], 5), Err(ControlError::Length { .. })));
         assert!(matches!(importance.update(&[1.0, f64::NAN], 5), Err(ControlError::Invalid { index: 1, .. })));
+        assert!(matches!(importance.update(&[-0.1, 0.5], 5), Err(ControlError::Invalid { index: 0, .. })));
+        assert!(matches!(importance.update(&[0.5, f64::INFINITY], 5), Err(ControlError::Invalid { index: 1, .. })));
         importance.truncate(1);
-        importance.update(&[1.0], 5).unwrap();
+        importance.update(&[-0.0], 5).unwrap();
         assert_eq!(importance.len(), 1);
         let two = Importance::new(2, ImportanceRule::default());
         assert!(matches!(two.unwrap().update(&[1.0; 3], 0), Err(ControlError::Length { got: 3, need: 2, .. })));
