@@ -97,7 +97,7 @@ impl GpuCache {
     /// behind a step that the sequence has been in with a single token, and before the next is begun: others are not seen. A layer is told nothing then, but which blocks there are.
     ///
     /// SmartKV's scores of blocks stay on the device: calls between two steps are one launch over all layers, enqueued when the next step begins. A call waits for the device where a layer looks at the drift of its scores, for two
-    /// numbers a layer, or decides, for a number a block. Retention waits in two steps of an interval, for a number a block and level, the bound's budget where a plan is due,
+    /// numbers a layer, or decides, for a number a block. Retention waits where it decides, for a number a block and level, or behind a gate in two steps of an interval, for words; the bound's budget where a plan is due,
     /// and gates in each call, for 4 bytes a block and query head. Who judges by what levels lose has a block that is new coded once at every level, where its originals go over the
     /// link. A decision is some sorts of the blocks, and [`GpuCache::change_level`] for those that change.
     ///
