@@ -128,6 +128,7 @@ static void changes(void)
     certkv_step *step = NULL;
     certkv_controlled controlled = {sizeof controlled, 0, 7, 7, 7, 7, 7};
     certkv_snapshot seen;
+    static const uint32_t words_of_levels[6] = {0};
     uint32_t found = 9;
     size_t i;
     TRUE(level(cache, a, 0) == 0 && level(plain, b, 1) == 0);
@@ -144,6 +145,29 @@ static void changes(void)
     seen.struct_size = (uint32_t)sizeof seen;
     EXPECT(CERTKV_OK, certkv_cache_snapshot(cache, &seen));
     TRUE(seen.recodes.done == 3 && seen.recodes.bytes > 0 && seen.saturated == 0);
+
+    /* All blocks at once, layer by layer; those behind the lists stay. */
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, (const uint32_t[]){1, 2, 0, 1}, 4, &controlled));
+    TRUE(controlled.changed == 2 && controlled.refused == 0 && controlled.failed == 0 && controlled.decided == 0);
+    EXPECT(CERTKV_OK, certkv_sequence_level(cache, a, 0, 1, &found));
+    TRUE(found == 2 && level(cache, a, 0) == 0 && level(cache, a, 1) == 1 && level(cache, fork, 0) == 2);
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, (const uint32_t[]){0, 2}, 2, NULL));
+    TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, NULL, 0, &controlled));
+    TRUE(controlled.changed == 0);
+    decode(cache, a, 3.0f);
+    EXPECT(CERTKV_NULL_POINTER, certkv_sequence_set_levels(NULL, a, words_of_levels, 4, NULL));
+    EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_set_levels(FOREIGN(certkv_cache), a, words_of_levels, 4, NULL));
+    NAMED(CERTKV_NULL_POINTER, "levels", certkv_sequence_set_levels(cache, a, NULL, 4, NULL));
+    NAMED(CERTKV_MISALIGNED, "levels", certkv_sequence_set_levels(cache, a, ODD(uint32_t, words), 4, NULL));
+    NAMED(CERTKV_MISALIGNED, "controlled", certkv_sequence_set_levels(cache, a, words_of_levels, 4, ODD(certkv_controlled, words)));
+    NAMED(CERTKV_OVERLAP, "levels and controlled",
+          certkv_sequence_set_levels(cache, a, (const uint32_t *)&controlled, 4, &controlled));
+    NAMED(CERTKV_SHAPE, "3 elements", certkv_sequence_set_levels(cache, a, words_of_levels, 3, NULL));
+    NAMED(CERTKV_LEVEL, "not full", certkv_sequence_set_levels(cache, a, words_of_levels, 6, NULL));
+    NAMED(CERTKV_LEVEL, "level 3", certkv_sequence_set_levels(cache, a, (const uint32_t[]){0, 0, 0, 3}, 4, NULL));
+    EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_set_levels(cache, strangers[0], words_of_levels, 4, NULL));
+    TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
 
     /* Each argument. */
     EXPECT(CERTKV_NULL_POINTER, certkv_sequence_level(NULL, a, 1, 0, &found));

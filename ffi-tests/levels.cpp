@@ -52,6 +52,10 @@ static void by_hand()
     REFUSED(CERTKV_NULL_POINTER, "cache", certkv::Sequence().change_level(0, 0, 1));
     TRUE(cache.snapshot()->recodes.done == 1);
     TRUE(sequence.control()->decided == 0);
+    const std::uint32_t lists[] = {1, 2};
+    TRUE(sequence.set_levels(lists)->changed == 2);
+    TRUE(*sequence.level(0, 0) == 1 && *sequence.level(1, 0) == 2);
+    REFUSED(CERTKV_SHAPE, "levels", sequence.set_levels({lists, 1}));
     certkv::Config config = leveled();
     config.n_levels = 1;
     REFUSED(CERTKV_INVALID_ARGUMENT, "config->levels", certkv::Cache::create(config));

@@ -665,6 +665,40 @@ typedef struct certkv_calibration_info {
 typedef uint64_t certkv_sequence;
 
 /**
+ * What certkv_sequence_control did, over all layers.
+ */
+typedef struct certkv_controlled {
+  /**
+   * sizeof(certkv_controlled), set by the caller; nothing is written beyond it.
+   */
+  uint32_t struct_size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Layers whose levels were decided anew.
+   */
+  uint64_t decided;
+  /**
+   * Of these, layers of which not even the lowest levels fit the budget: nothing was asked for there.
+   */
+  uint64_t below_floor;
+  /**
+   * Blocks that have another level now.
+   */
+  uint64_t changed;
+  /**
+   * Blocks that keep their level although another was decided: no page at that level, or no codes.
+   */
+  uint64_t refused;
+  /**
+   * The same because the device failed.
+   */
+  uint64_t failed;
+} certkv_controlled;
+
+/**
  * SmartKV over `config->levels`, with blocks for items: what was attended to lately has a wide level, within a budget of bytes. Fill it with
  * certkv_control_init, then set `bytes_per_token`. Every field is taken as it is: 0 is no default.
  */
@@ -742,40 +776,6 @@ typedef struct certkv_control {
    */
   double gate_release;
 } certkv_control;
-
-/**
- * What certkv_sequence_control did, over all layers.
- */
-typedef struct certkv_controlled {
-  /**
-   * sizeof(certkv_controlled), set by the caller; nothing is written beyond it.
-   */
-  uint32_t struct_size;
-  /**
-   * 0.
-   */
-  uint32_t reserved;
-  /**
-   * Layers whose levels were decided anew.
-   */
-  uint64_t decided;
-  /**
-   * Of these, layers of which not even the lowest levels fit the budget: nothing was asked for there.
-   */
-  uint64_t below_floor;
-  /**
-   * Blocks that have another level now.
-   */
-  uint64_t changed;
-  /**
-   * Blocks that keep their level although another was decided: no page at that level, or no codes.
-   */
-  uint64_t refused;
-  /**
-   * The same because the device failed.
-   */
-  uint64_t failed;
-} certkv_controlled;
 
 /**
  * What made a decision.
@@ -3269,6 +3269,25 @@ certkv_status certkv_sequence_change_head_level(struct certkv_cache *cache,
                                                 uint32_t level);
 
 /**
+ * Gives full blocks of a sequence other levels, all at once, as certkv_sequence_plan_levels fills `levels`: layer by layer, of each KV head of a layer where
+ * `config->levels_by_head` is 1, the level of each of its first blocks, as many everywhere. Blocks behind those stay as they are. Those that fall go first, as they leave pages
+ * to those that rise; a block for which there is no page, or that a level cannot hold, stays as it is and is counted. `controlled` is NULL or has its `struct_size` set, and is filled: blocks that
+ * have another level now, and those that do not although another was asked for. Costs what certkv_sequence_change_level costs for each of them; on a GPU a fifth of that, as
+ * blocks are coded together.
+ *
+ * Threads: any, at any time; waits for other calls that move blocks.
+ * Stream: none.
+ * Capture: safe.
+ * Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SHAPE (`n_levels` is no whole number of lists), LEVEL (no such level, or more blocks
+ * than are full), SWAPPED_OUT, BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed.
+ */
+certkv_status certkv_sequence_set_levels(struct certkv_cache *cache,
+                                         certkv_sequence sequence,
+                                         const uint32_t *levels,
+                                         uint64_t n_levels,
+                                         struct certkv_controlled *controlled);
+
+/**
  * Fills `control` with the parameters of the source, and no budget: `bytes_per_token` is 0, which certkv_cache_create refuses. `struct_size` is the
  * caller's sizeof(certkv_control); nothing is written beyond it.
  *
@@ -3339,7 +3358,7 @@ certkv_status certkv_bound_budget_init(struct certkv_bound_budget *budget,
 /**
  * Levels that the full blocks of a sequence could have: the fewest bytes, at most `bytes` (UINT64_MAX for no limit) in all layers together, at which the
  * bound of every query head of the last step's outputs would be at most `epsilon` of the output's norm, read from codes alone. Where `bytes` are too
- * few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_change_level does that, or certkv_sequence_control
+ * few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_set_levels does that, or certkv_sequence_control
  * under `config->bound_budget`. `levels` is filled layer by layer with the level of each block, if it has room (`n_levels`, at least layers x
  * blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level. On a GPU
  * behind a step that the sequence has been in with one token, before the next begins; it waits for the device.

@@ -838,6 +838,12 @@ public:
     {
         return detail::done(certkv_sequence_change_head_level(cache_, id_, layer, kv_head, block, level));
     }
+    // certkv_sequence_set_levels.
+    [[nodiscard]] Result<certkv_controlled> set_levels(span<const std::uint32_t> levels) const noexcept
+    {
+        certkv_controlled controlled = detail::sized<certkv_controlled>();
+        return detail::done(certkv_sequence_set_levels(cache_, id_, levels.data(), levels.size(), &controlled), controlled);
+    }
     // certkv_sequence_plan_levels; without `levels` what the plan comes to alone, with no limit in bytes unless one is given.
     [[nodiscard]] Result<certkv_level_plan> plan_levels(double epsilon, std::uint64_t bytes = UINT64_MAX, span<std::uint32_t> levels = {}) const noexcept
     {

@@ -624,7 +624,14 @@ static void of_sequence(void)
     saved.reserved = rarely(30);
     saved.model_bytes = rarely(20) ? UINT64_MAX : 0;
     snprintf(path, sizeof path, "%s/saved%llu", folder, (unsigned long long)below(3));
-    switch (below(19)) {
+    switch (below(20)) {
+    case 19:
+        memset(&controlled, 0, sizeof controlled);
+        controlled.struct_size = struct_size(sizeof controlled);
+        for (size_t i = 0; i < 16; i++) planned[i] = rarely(40) ? (uint32_t)extreme() : (uint32_t)below(3);
+        answered(certkv_sequence_set_levels(cache, id, (const uint32_t *)pointer(planned), rarely(3) ? below(16) : 2 * below(5),
+                                            rarely(4) ? NULL : (certkv_controlled *)pointer(&controlled)));
+        break;
     case 15:
         memset(&plan, 0, sizeof plan);
         plan.struct_size = struct_size(sizeof plan);

@@ -285,6 +285,18 @@ class certkv_calibration_info(ctypes.Structure):
     ]
 
 
+class certkv_controlled(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("decided", ctypes.c_uint64),
+        ("below_floor", ctypes.c_uint64),
+        ("changed", ctypes.c_uint64),
+        ("refused", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+    ]
+
+
 class certkv_control(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -305,18 +317,6 @@ class certkv_control(ctypes.Structure):
         ("drift_every", ctypes.c_uint64),
         ("gate_protect", ctypes.c_double),
         ("gate_release", ctypes.c_double),
-    ]
-
-
-class certkv_controlled(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("decided", ctypes.c_uint64),
-        ("below_floor", ctypes.c_uint64),
-        ("changed", ctypes.c_uint64),
-        ("refused", ctypes.c_uint64),
-        ("failed", ctypes.c_uint64),
     ]
 
 
@@ -935,8 +935,8 @@ STRUCTS = {
     "certkv_key_item": certkv_key_item,
     "certkv_store_callbacks": certkv_store_callbacks,
     "certkv_calibration_info": certkv_calibration_info,
-    "certkv_control": certkv_control,
     "certkv_controlled": certkv_controlled,
+    "certkv_control": certkv_control,
     "certkv_control_entry": certkv_control_entry,
     "certkv_retention": certkv_retention,
     "certkv_bound_budget": certkv_bound_budget,
@@ -1112,6 +1112,16 @@ PROTOTYPES = {
             ctypes.c_uint32,
             ctypes.c_uint64,
             ctypes.c_uint32,
+        ],
+    ),
+    "certkv_sequence_set_levels": (
+        certkv_status,
+        [
+            ctypes.c_void_p,
+            certkv_sequence,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint64,
+            ctypes.POINTER(certkv_controlled),
         ],
     ),
     "certkv_control_init": (

@@ -220,6 +220,17 @@ class Sequence(_Owned):
         """Codes one KV head of a full block of one layer anew, at another of the cache's levels, in a cache with `levels_by_head`."""
         self._call("certkv_sequence_change_head_level", layer, kv_head, block, level)
 
+    def set_levels(self, levels):
+        """Gives full blocks other levels, all at once, as `plan_levels` returns them: a list for each layer, or KV head of one with `levels_by_head`, all of the same
+        length. certkv_controlled says how many changed, and how many could not."""
+        lists = [list(of) for of in levels]
+        if len({len(of) for of in lists}) > 1:
+            raise ValueError("levels: lists of different lengths")
+        flat = [level for of in lists for level in of]
+        done = _abi.certkv_controlled(struct_size=ctypes.sizeof(_abi.certkv_controlled))
+        self._call("certkv_sequence_set_levels", (ctypes.c_uint32 * len(flat))(*flat), len(flat), ctypes.byref(done))
+        return done
+
     def plan_levels(self, epsilon, bytes=None):
         """The fewest bytes, at most `bytes` in all layers together, at which every bound of the last step would be at most `epsilon` of its output: a
         certkv_level_plan, and the level of each block by layer, or by layer and KV head with `levels_by_head`, in one list. Nothing moves."""

@@ -315,6 +315,13 @@ class Lives(unittest.TestCase):
                 step.append(0, *stored)
             sequence.change_level(0, 2, 2)
             self.assertEqual([sequence.level(0, block) for block in range(6)], [0, 0, 2, 0, 0, 0])
+            done = sequence.set_levels([[1, 0, 2, 1]])
+            self.assertEqual((done.changed, done.refused + done.failed), (2, 0))
+            self.assertEqual([sequence.level(0, block) for block in range(6)], [1, 0, 2, 1, 0, 0])
+            self.refused(certkv.Error, "CERTKV_LEVEL", sequence.set_levels, [[0] * 7])
+            with self.assertRaisesRegex(ValueError, "different lengths"):
+                sequence.set_levels([[0], []])
+            sequence.set_levels([[0, 0, 2, 0]])
             changed = 0
             for _ in range(3):
                 new, q = random.standard_normal((2, 1, 1, 64)).astype("f2"), random.standard_normal((1, 2, 64)).astype("f4")

@@ -107,7 +107,7 @@ pub(crate) unsafe fn read(budget: *const certkv_bound_budget) -> Result<BoundBud
 
 /// Levels that the full blocks of a sequence could have: the fewest bytes, at most `bytes` (UINT64_MAX for no limit) in all layers together, at which the
 /// bound of every query head of the last step's outputs would be at most `epsilon` of the output's norm, read from codes alone. Where `bytes` are too
-/// few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_change_level does that, or certkv_sequence_control
+/// few, what loses least within them, and how many are lacking. Nothing moves: certkv_sequence_set_levels does that, or certkv_sequence_control
 /// under `config->bound_budget`. `levels` is filled layer by layer with the level of each block, if it has room (`n_levels`, at least layers x
 /// blocks); with `levels` NULL and 0 `n_levels` only `plan` is, whose `struct_size` must be set. Blocks that are new are coded once at every level. On a GPU
 /// behind a step that the sequence has been in with one token, before the next begins; it waits for the device.

@@ -2,9 +2,10 @@
 use crate::argument;
 use crate::cache::{self, certkv_cache};
 use crate::config::{self, MOST_FORMAT};
+use crate::control::{certkv_controlled, controlled_out, write_controlled};
 use crate::guard::{Failure, guard};
 use crate::sequence::{certkv_sequence, id};
-use crate::status::certkv_status::{self, CERTKV_FORMAT};
+use crate::status::certkv_status::{self, CERTKV_FORMAT, CERTKV_SHAPE};
 use certkv::Level;
 use core::ffi::c_char;
 
@@ -160,6 +161,52 @@ pub unsafe extern "C" fn certkv_sequence_change_head_level(
             let host = |on: &certkv::Cache| on.change_level_of(of, layer, head, block, level);
             held.engine.on(host, |on| on.change_level_of(of, layer, head, block, level))
         })
+    })
+}
+
+/// Gives full blocks of a sequence other levels, all at once, as certkv_sequence_plan_levels fills `levels`: layer by layer, of each KV head of a layer where
+/// `config->levels_by_head` is 1, the level of each of its first blocks, as many everywhere. Blocks behind those stay as they are. Those that fall go first, as they leave pages
+/// to those that rise; a block for which there is no page, or that a level cannot hold, stays as it is and is counted. `controlled` is NULL or has its `struct_size` set, and is filled: blocks that
+/// have another level now, and those that do not although another was asked for. Costs what certkv_sequence_change_level costs for each of them; on a GPU a fifth of that, as
+/// blocks are coded together.
+///
+/// Threads: any, at any time; waits for other calls that move blocks.
+/// Stream: none.
+/// Capture: safe.
+/// Errors: NULL_POINTER, MISALIGNED, STRUCT_SIZE, OVERLAP, INVALID_HANDLE, UNKNOWN_SEQUENCE, BUSY_SEQUENCE, SHAPE (`n_levels` is no whole number of lists), LEVEL (no such level, or more blocks
+/// than are full), SWAPPED_OUT, BUSY_STEP (on a GPU, while a step is open), OUT_OF_MEMORY, DEVICE, POISONED. Nothing changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn certkv_sequence_set_levels(
+    cache: *mut certkv_cache,
+    sequence: certkv_sequence,
+    levels: *const u32,
+    n_levels: u64,
+    controlled: *mut certkv_controlled,
+) -> certkv_status {
+    guard(|| {
+        // SAFETY: the caller gives NULL or a struct of its `struct_size` bytes.
+        let size = unsafe { controlled_out(controlled)? };
+        // SAFETY: the caller gives so many elements.
+        let given = unsafe { argument::slice(levels, n_levels, "levels")? };
+        let told = (controlled.cast_const().cast::<u8>(), size.unwrap_or(0), "controlled");
+        argument::disjoint((levels, given.len(), "levels"), told)?;
+        let of = id(sequence);
+        let done = cache::with(cache, |held| {
+            let lists = held.engine.on(|on| Ok(on.level_lists()), |on| Ok(on.level_lists()))?;
+            if given.len() % lists != 0 {
+                let why = format!("levels: {} elements are no whole number for each of {lists} lists", given.len());
+                return Err(Failure::new(CERTKV_SHAPE, why));
+            }
+            let each = given.len() / lists;
+            let list = |at: usize| given[at * each..(at + 1) * each].iter().map(|level| *level as usize).collect();
+            let levels: Vec<Vec<usize>> = (0..lists).map(list).collect();
+            held.engine.on(|on| on.set_levels(of, &levels), |on| on.set_levels(of, &levels))
+        })?;
+        if let Some(size) = size {
+            // SAFETY: as above.
+            unsafe { write_controlled(controlled, size, done) };
+        }
+        Ok(())
     })
 }
 

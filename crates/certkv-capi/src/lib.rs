@@ -77,7 +77,7 @@ pub use error::{certkv_error_info, certkv_last_error};
 pub use events::*;
 pub use level::{
     certkv_level, certkv_sequence_change_head_level, certkv_sequence_change_level, certkv_sequence_head_level,
-    certkv_sequence_level,
+    certkv_sequence_level, certkv_sequence_set_levels,
 };
 pub use log::{
     CERTKV_LOG_DEBUG, CERTKV_LOG_ERROR, CERTKV_LOG_INFO, CERTKV_LOG_OFF, CERTKV_LOG_WARN, certkv_log,

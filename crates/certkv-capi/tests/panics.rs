@@ -31,12 +31,12 @@ macro_rules! exports {
     (- _) => { nothing() };
 }
 
-const EXPORTS: [Export; 81] = exports! {
+const EXPORTS: [Export; 82] = exports! {
     (_) certkv_cache_destroy, certkv_calibration_destroy, certkv_capabilities_describe, certkv_capture_destroy, certkv_last_error, certkv_ring_destroy, certkv_scales_destroy, certkv_step_abort, certkv_step_finish, certkv_store_destroy;
     (_, _) certkv_bound_budget_init, certkv_cache_create, certkv_cache_memory, certkv_cache_residue, certkv_cache_snapshot, certkv_calibration_describe, certkv_config_init, certkv_config_plan, certkv_control_init, certkv_gpu_describe, certkv_prepare, certkv_retention_init, certkv_ring_open, certkv_ring_published, certkv_scales_describe, certkv_sequence_create, certkv_sequence_release, certkv_step_after_stream, certkv_step_before_stream, certkv_step_number, certkv_step_plan, certkv_step_replayed, certkv_store_create, certkv_store_create_memory;
     (_, _, _) certkv_cache_evict_prefixes, certkv_calibration_open, certkv_config_plan_requests, certkv_log_set, certkv_scales_open, certkv_sequence_control, certkv_sequence_fork, certkv_sequence_is_swapped_out, certkv_sequence_length, certkv_sequence_prefetch, certkv_sequence_swap_in, certkv_sequence_swap_out, certkv_sequence_truncate, certkv_step_captured, certkv_step_publish, certkv_step_set_tolerances;
     (_, _, _, _) certkv_cache_admit, certkv_calibration_read, certkv_scales_read, certkv_sequence_restore, certkv_step_append_tensors, certkv_step_begin, certkv_step_certificates, certkv_store_open_files;
-    (_, _, _, _, _) certkv_cache_moves, certkv_cache_prefix_key, certkv_ring_read, certkv_sequence_change_level, certkv_sequence_control_logged, certkv_sequence_level, certkv_sequence_save, certkv_step_begin_with;
+    (_, _, _, _, _) certkv_cache_moves, certkv_cache_prefix_key, certkv_ring_read, certkv_sequence_change_level, certkv_sequence_control_logged, certkv_sequence_level, certkv_sequence_save, certkv_sequence_set_levels, certkv_step_begin_with;
     (_, _, _, _, _, _) certkv_cache_cached_prefixes, certkv_cache_metrics, certkv_cache_publish, certkv_cache_scrub, certkv_sequence_change_head_level, certkv_sequence_create_from, certkv_sequence_head_level, certkv_step_attend_tensors;
     (_, _, _, _, _, _, _) certkv_cache_events, certkv_cache_import_prefix, certkv_sequence_plan_levels, certkv_step_append;
     (_, _, _, _, _, _, _, _) certkv_cache_export_prefix, certkv_cache_missing_prefix, certkv_step_attend;

@@ -128,6 +128,50 @@ fn return_of(a: &Cache, fork: certkv::SequenceId, b: &Cache, twin: certkv::Seque
 }
 
 /// Down and up again gives the codes that were there: they are made from the originals, whatever was in between.
+/// As a plan has them, and back: pages that some blocks leave are others' at once, and what changes has the bits that one change after the other leaves.
+#[test]
+fn levels_of_all_blocks_are_set_at_once() {
+    // Of 10 blocks in two layers half have room below the first level, and hardly one more anywhere.
+    let tokens = [400, 96, 80];
+    let levels = (0..3).map(|i| Level { tokens: tokens[i], ..ladder(1, 400)[i] }).collect();
+    let (one, [id, other], _) = with_fork(165, levels, &mut Rng::new(3));
+    one.release(other).unwrap();
+    let now = |cache: &Cache, id| -> Vec<Vec<usize>> {
+        (0..2).map(|layer| (0..10).map(|block| cache.level(id, layer, block).unwrap()).collect()).collect()
+    };
+    let first = vec![vec![1, 1, 2, 2, 0, 0, 0, 0, 0, 0], vec![0, 0, 0, 0, 0, 0, 1, 1, 2]];
+    let done = one.set_levels(id, &first).unwrap();
+    assert_eq!((done.changed, done.refused + done.failed, done.decided), (7, 0, 0), "{done:?}");
+    let mut held = now(&one, id);
+    assert_eq!((&held[0], &held[1][..9], held[1][9]), (&first[0], &first[1][..], 0));
+    // The two levels change places: the pages that each wants are the other's.
+    let turned = held.iter().map(|of| of.iter().map(|level| [0, 2, 1][*level]).collect()).collect::<Vec<Vec<usize>>>();
+    let done = one.set_levels(id, &turned).unwrap();
+    assert_eq!((done.changed, done.refused + done.failed), (7, 0), "{done:?}");
+    held = now(&one, id);
+    assert_eq!(held, turned);
+    let too_many = vec![vec![2; 10]; 2];
+    let done = one.set_levels(id, &too_many).unwrap();
+    let after = now(&one, id);
+    let moved = after.iter().flatten().zip(held.iter().flatten()).filter(|(now, had)| now != had).count();
+    let stayed = after.iter().flatten().filter(|level| **level != 2).count();
+    assert!(stayed > 0 && (done.changed, done.refused) == (moved, stayed), "{done:?}: {after:?}");
+    // Nothing is changed by what cannot be.
+    for (wrong, what) in [
+        (vec![vec![0]; 3], "levels"),
+        (vec![vec![0; 11], vec![]], "not full"),
+        (vec![vec![], vec![1, 3]], "no such level"),
+    ] {
+        let error = one.set_levels(id, &wrong).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        assert_eq!(now(&one, id), after);
+    }
+    one.truncate(id, 0).unwrap();
+    assert_eq!(one.set_levels(id, &[vec![], vec![]]).unwrap(), certkv::Controlled::default());
+    one.release(id).unwrap();
+    assert_eq!((one.live_pages(), one.memory()), (0, Default::default()));
+}
+
 #[test]
 fn a_level_is_made_from_the_originals() {
     let mut r = Rng::new(9);

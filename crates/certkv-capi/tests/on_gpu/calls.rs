@@ -476,6 +476,20 @@ fn levels_are_planned_by_what_they_lose() {
     let (planned, there, blocks, of) = plan();
     assert_eq!((planned, there, blocks), (CERTKV_OK, 1, 4), "{}", message());
     assert!(of.iter().all(|level| *level < 2), "{of:?}");
+    // It may be set as it is.
+    let mut set = certkv_controlled { struct_size: size_of::<certkv_controlled>() as u32, ..Default::default() };
+    // SAFETY: a live handle, and so many levels.
+    unsafe {
+        assert_eq!(certkv_sequence_set_levels(cache.0, a, of.as_ptr(), of.len() as u64, &mut set), CERTKV_OK);
+        let moved = of.iter().filter(|level| **level > 0).count() as u64;
+        assert_eq!((set.changed, set.refused + set.failed), (moved, 0), "{}", message());
+        for (at, wanted) in of.iter().enumerate() {
+            let mut level = 9;
+            let (layer, block) = (at as u32 / 4, at as u64 % 4);
+            assert_eq!(certkv_sequence_level(cache.0, a, layer, block, &mut level), CERTKV_OK);
+            assert_eq!(level, *wanted, "layer {layer}, block {block}");
+        }
+    }
     // And who decides moves them.
     let mut done = certkv_controlled { struct_size: size_of::<certkv_controlled>() as u32, ..Default::default() };
     // SAFETY: a live handle and a whole struct.

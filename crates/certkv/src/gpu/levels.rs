@@ -8,7 +8,7 @@ use super::config::GpuConfig;
 use super::prefill::{self, Coder};
 use crate::Error;
 use crate::counters::Kind;
-use crate::levels::Level;
+use crate::levels::{Controlled, Level, given};
 use certkv_core::{RecordLayout, SequenceId, planted, span};
 use certkv_kernel::cuda::select::BLOCK_ENTRY;
 use certkv_page::LevelChange;
@@ -108,6 +108,35 @@ impl GpuCache {
         let mut changed = Ok(());
         self.change_levels(id, layer, &[(block, to)], &mut |_, result| changed = result);
         changed
+    }
+
+    /// As [`Cache::level_lists`](crate::Cache::level_lists): one for each layer.
+    pub fn level_lists(&self) -> usize {
+        self.core.sizes.layers
+    }
+
+    /// As [`Cache::set_levels`](crate::Cache::set_levels), `[layer][block]`: enqueues it. Blocks of a layer that have one level then are coded together, so that the host's link is what it takes: 5 us a block of 64
+    /// tokens, 8 KV heads and 128 channels, where [`GpuCache::change_level`] one after the other takes 24.
+    ///
+    /// # Errors
+    /// As there, but that no sequence is busy; the driver's.
+    pub fn set_levels(&mut self, id: SequenceId, levels: &[Vec<usize>]) -> Result<Controlled, Error> {
+        let (entry, s) = (self.entry(id)?, &self.core.sizes);
+        if entry.is_out() {
+            return Err(Error::SwappedOut);
+        }
+        let tables: Vec<_> = (0..s.layers).map(|layer| &entry.tables[s.group_of(layer)]).collect();
+        let mut given = given(tables.into_iter(), levels, s.levels.len().max(1) as u8)?;
+        let mut all = Controlled::default();
+        for falls in [true, false] {
+            for (layer, given) in given.iter_mut().enumerate() {
+                given.carry_out(falls, &mut all, &mut |list, done| {
+                    self.change_levels(id, layer, list, done);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(all)
     }
 
     /// Changes levels in `layer`. `done` hears what became of each. Blocks are coded together, a launch for each level, unless pages run out before: then what has been begun

@@ -388,7 +388,7 @@ impl Cache {
 /// Hears what became of a change, by its place in the list.
 pub(crate) type Done<'a> = &'a mut dyn FnMut(usize, Result<(), Error>);
 /// Gives blocks of a list their levels, and tells what became of each.
-type Change<'a> = dyn FnMut(&[(usize, u8)], Done<'_>) -> Result<(), Error> + 'a;
+pub(crate) type Change<'a> = dyn FnMut(&[(usize, u8)], Done<'_>) -> Result<(), Error> + 'a;
 
 impl Controlled {
     /// Has `change` make what was decided of one layer, whose blocks had `levels` of `count`: it is given blocks and levels, and tells what became of each. Those that
@@ -406,6 +406,18 @@ impl Controlled {
             self.below_floor += 1;
             return Ok(());
         };
+        self.make(levels, wanted, scores, count, change)
+    }
+
+    /// The same of levels that are `wanted`.
+    pub(crate) fn make(
+        &mut self,
+        levels: &[u8],
+        wanted: &[u8],
+        scores: &[f64],
+        count: u8,
+        change: &mut Change<'_>,
+    ) -> Result<(), Error> {
         let changes = changes(levels, wanted, scores);
         let mut list: Vec<(usize, u8)> = changes.iter().map(|(block, up)| (*block, count - 1 - up)).collect();
         for last in [false, true] {
@@ -432,7 +444,8 @@ fn changes(levels: &[u8], wanted: &[u8], scores: &[f64]) -> Vec<(usize, u8)> {
     let moved =
         || wanted.iter().enumerate().filter(|(block, to)| levels[*block] != **to).map(|(block, to)| (block, *to));
     let mut up: Vec<(usize, u8)> = moved().filter(|(block, to)| *to > levels[*block]).collect();
-    up.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
+    let score = |block: usize| scores.get(block).copied().unwrap_or(0.0);
+    up.sort_by(|a, b| score(b.0).total_cmp(&score(a.0)).then(a.0.cmp(&b.0)));
     let mut all: Vec<_> = moved().filter(|(block, to)| *to < levels[*block]).collect();
     all.append(&mut up);
     all

@@ -7,6 +7,7 @@
 //! ([`order`]): new blocks come behind all others, and a certificate is over the masses of all of them.
 mod change;
 mod control;
+mod given;
 pub(crate) mod planned;
 mod probes;
 pub(crate) mod retained;
@@ -25,6 +26,7 @@ use core::ops::Range;
 
 pub use control::{Control, ControlEntry, Controlled, Planned, Scored};
 pub(crate) use control::{Decides, LayerControl};
+pub(crate) use given::given;
 pub use planned::{BoundBudget, LevelPlan};
 pub(crate) use probes::Peaks;
 pub use retained::Retention;

@@ -58,7 +58,7 @@ struct Heard {
 impl Cache {
     /// The fewest bytes, at most `bytes` in all layers together, at which the bound of every query head of the last step's outputs would be at
     /// most `epsilon` of the output's norm, read from codes alone; where those are too few, what loses least within them, and how many are
-    /// lacking. Nothing moves: [`Cache::change_level`] does that, or [`Cache::control`] under [`crate::Control::Budget`], which plans so.
+    /// lacking. Nothing moves: [`Cache::set_levels`] does that, or [`Cache::control`] under [`crate::Control::Budget`], which plans so.
     ///
     /// `None` if nothing was seen since [`Cache::control`] looked last. Blocks that are new are coded at every level once; the plan costs up
     /// to 48 sorts of the blocks.

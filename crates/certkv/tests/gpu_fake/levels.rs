@@ -289,6 +289,9 @@ impl World {
 
     fn change_of(&mut self, at: usize) {
         let (id, blocks) = (self.live[at].0, self.live[at].1.len() / BLOCK);
+        if self.r.chance(0.3) {
+            return self.set_of(id, at, blocks);
+        }
         for _ in 0..1 + self.r.below(4) {
             let (layer, block) = (self.r.below(LAYERS), self.r.below(blocks + 1));
             let level = self.r.below(self.levels + 1);
@@ -305,6 +308,32 @@ impl World {
                 None => self.seen[3] += 1,
             }
         }
+    }
+
+    /// Levels of many blocks at once: those that a level has no page for stay, and are counted.
+    fn set_of(&mut self, id: SequenceId, at: usize, blocks: usize) {
+        let mut of_layer = || (0..self.r.below(blocks + 1)).map(|_| self.r.below(self.levels)).collect::<Vec<usize>>();
+        let wanted = [(); LAYERS].map(|()| of_layer());
+        for wrong in [vec![self.levels], vec![0; blocks + 1]] {
+            let mut lists = wanted.to_vec();
+            lists[LAYERS - 1] = if blocks > 0 { wrong } else { vec![0] };
+            assert!(matches!(self.cache.set_levels(id, &lists), Err(Error::Level { .. })));
+        }
+        assert!(matches!(self.cache.set_levels(id, &wanted[1..]), Err(Error::Shape { argument: "levels", .. })));
+        let set = self.cache.set_levels(id, &wanted);
+        let (mut moved, mut stayed) = (0, 0);
+        for (layer, wanted) in wanted.iter().enumerate() {
+            for (block, level) in wanted.iter().enumerate() {
+                let found = self.cache.level(id, layer, block).expect("a full block");
+                let had = core::mem::replace(&mut self.live[at].2[layer][block], found);
+                assert!(found == *level || found == had, "{found} is neither {level} nor {had}");
+                moved += usize::from(found != had);
+                stayed += usize::from(found != *level);
+            }
+        }
+        let set = set.expect("levels that there are");
+        assert_eq!((set.changed, set.refused + set.failed, set.decided), (moved, stayed, 0), "{set:?}");
+        (self.seen[2], self.seen[3]) = (self.seen[2] + moved, self.seen[3] + stayed);
     }
 
     fn operate(&mut self) {
