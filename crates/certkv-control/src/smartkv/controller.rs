@@ -194,8 +194,8 @@ impl Controller {
 
     /// At least the bytes of a controller of so many items and heads: its lists grow by doubling.
     pub const fn bytes(items: usize, heads: usize) -> usize {
-        let items = if items < 4 { 4 } else { items };
-        size_of::<Self>() + heads * 8 + items.saturating_mul(2 * ITEM_BYTES)
+        let (items, rows) = (if items < 4 { 4 } else { items }, if heads < 4 { 4 } else { heads });
+        size_of::<Self>() + rows * 16 + items.saturating_mul(2 * ITEM_BYTES)
     }
 
     /// Items seen.
