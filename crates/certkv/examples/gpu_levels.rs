@@ -2,7 +2,7 @@
 //! [--deciders] [--tolerance T] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! 32 query heads, 8 KV heads, 128 channels, random data; in us a layer, of steps in device memory from a recording, means of steps in which sequences grow: of each format
-//! alone, and of a cache with all of them as levels, of which the first has all blocks, then every level as many, then the last has all. Under the packed policy and a
+//! alone, and of a cache with all of them as levels, of which the first has all blocks, then every level as many, then the last has all, changed one by one and at once. Under the packed policy and a
 //! certified one. Then what those who decide take; with `--deciders` that alone. No check: `gpu_engine --only levels` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
@@ -164,22 +164,31 @@ fn measure_steps(gpu: &Gpu, compiler: &Compiler, plan: &Plan, formats: &[Format]
     let ids = filled(plan, &mut cache, &mut r)?;
     print("levels, all blocks at the first", steps(gpu, plan, &mut cache, &ids)?);
     let blocks = plan.context / formats[0].block;
-    let targets: [(&str, &dyn Fn(usize) -> usize); 2] = [
-        ("levels, as many blocks at each", &|block| block % formats.len()),
-        ("levels, all at the last", &|_| formats.len() - 1),
-    ];
-    for (name, level_of) in targets {
+    for (name, at_once) in [("levels, as many blocks at each", false), ("levels, all at the last", true)] {
+        let level_of = |block: usize| if at_once { formats.len() - 1 } else { block % formats.len() };
         let (start, mut changes) = (Instant::now(), 0);
-        for (id, layer, block) in
-            ids.iter().flat_map(|id| (0..plan.layers).flat_map(move |l| (0..blocks).map(move |b| (*id, l, b))))
-        {
-            changes += usize::from(cache.level(id, layer, block)? != level_of(block));
-            cache.change_level(id, layer, block, level_of(block))?;
+        if at_once {
+            let lists = vec![(0..blocks).map(level_of).collect(); plan.layers];
+            for id in &ids {
+                changes += cache.set_levels(*id, &lists)?.changed;
+            }
+        } else {
+            for (id, layer, block) in
+                ids.iter().flat_map(|id| (0..plan.layers).flat_map(move |l| (0..blocks).map(move |b| (*id, l, b))))
+            {
+                changes += usize::from(cache.level(id, layer, block)? != level_of(block));
+                cache.change_level(id, layer, block, level_of(block))?;
+            }
         }
         let called = start.elapsed();
         cache.synchronize()?;
         let each = |t: std::time::Duration| t.as_secs_f64() * 1e6 / changes.max(1) as f64;
-        println!("  {changes} changes: {:.1} us each, {:.1} until they are done", each(called), each(start.elapsed()));
+        println!(
+            "  {changes} changes, {}: {:.1} us each, {:.1} until they are done",
+            if at_once { "all at once" } else { "one by one" },
+            each(called),
+            each(start.elapsed())
+        );
         print(name, steps(gpu, plan, &mut cache, &ids)?);
     }
     Ok(())
