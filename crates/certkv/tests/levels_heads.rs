@@ -202,6 +202,14 @@ fn a_plan_of_heads_is_as_good_as_one_of_blocks() {
             let seals = 64.0 * 7.0 * LAYERS as f64;
             assert!(heads.bytes <= (blocks.bytes + seals) * 1.03, "{} {}", heads.bytes, blocks.bytes);
             assert!(heads.bound <= more * said);
+            // What is planned is had at once, and what is like no plan, head by head.
+            let own = (0..LAYERS * HEADS).map(|list| (0..7).map(|block| (block + list) % 3).collect()).collect();
+            for wanted in [heads.levels, own] {
+                let (had, moved) = (levels(&apart, id), apart.set_levels(id, &wanted).unwrap());
+                let changed = had.iter().flatten().zip(wanted.iter().flatten()).filter(|(a, b)| a != b).count();
+                assert_eq!((moved.changed, moved.refused + moved.failed), (changed, 0));
+                assert_eq!(levels(&apart, id), wanted);
+            }
         }
     }
 }
