@@ -102,9 +102,9 @@ pub(crate) fn control(
     for (group, (heard, decision)) in heard.into_iter().zip(decisions).enumerate() {
         let Heard { kept, levels, loss, danger } = heard;
         if let Some(decision) = &decision {
-            // Those that lose most at the lowest level come up first.
-            let lowest = |loss: &Vec<f64>| loss.chunks_exact(loss.len() / levels.len()).map(|of| of[0]).collect();
-            let scores = loss.as_ref().map_or_else(|| vec![0.0; levels.len()], lowest);
+            // Those that lose most at the lowest level come up first; of the last ones nothing may have been heard.
+            let lowest = |block: usize| loss.as_ref().and_then(|loss| loss.get(block * cost.len())).copied();
+            let scores: Vec<f64> = (0..levels.len()).map(|block| lowest(block).unwrap_or(0.0)).collect();
             site.make(group, &levels, decision, &scores, all)?;
         }
         if let Some(log) = &mut log {

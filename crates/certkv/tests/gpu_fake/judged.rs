@@ -242,27 +242,33 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
             cache.release(id).expect("a release");
             id = fork;
         }
-        if turn % BLOCK == 11 {
+        let is_cut = turn % BLOCK == 11;
+        if is_cut {
             let len = tokens.len() - BLOCK - 5;
             cache.truncate(id, len).expect("a cut");
             tokens.truncate(len);
             // Other blocks in the places of those that are gone.
-            step(&mut cache, id, &mut tokens, BLOCK + 5).expect("a chunk");
+            let more = if turn == 11 { BLOCK } else { 0 };
+            step(&mut cache, id, &mut tokens, BLOCK + 5 + more).expect("a chunk");
         }
         if r.chance(0.1) {
             let (layer, block) = (r.below(LAYERS), r.below(tokens.len() / BLOCK));
             // A level may have no page left.
             let _ = cache.change_level(id, layer, block, r.below(ladder.len()));
         }
-        step(&mut cache, id, &mut tokens, 1).expect("a step");
-        if r.chance(0.3) {
+        // Behind a chunk nothing is seen, but what was looked at before.
+        let stepped = !(is_cut && r.chance(0.7));
+        if stepped {
+            step(&mut cache, id, &mut tokens, 1).expect("a step");
+        }
+        if r.chance(0.3) && stepped {
             continue;
         }
         let up = |cache: &GpuCache, layer: usize| -> Vec<u8> {
             let level = |block| (ladder.len() - 1 - cache.level(id, layer, block).expect("a level")) as u8;
             (0..tokens.len() / BLOCK).map(level).collect()
         };
-        if r.chance(0.2) && !matches!(control, Control::SmartKv(smart) if smart.rule.gate.is_none()) {
+        if stepped && r.chance(0.2) && !matches!(control, Control::SmartKv(smart) if smart.rule.gate.is_none()) {
             let plan = cache.plan_levels(id, 0.2, f64::INFINITY).expect("an answer");
             let whole = |plan: &certkv::LevelPlan| {
                 plan.levels.len() == LAYERS && plan.levels.iter().all(|of| of.len() == tokens.len() / BLOCK)
@@ -283,7 +289,7 @@ fn life(compiler: &Compiler, control: Control, ladder: &[&str], seed: u64, logs:
         let before: Vec<Vec<u8>> = (0..LAYERS).map(|layer| up(&cache, layer)).collect();
         let mut log = Vec::new();
         let done = cache.control_logged(id, Some(&mut |entry| log.push(entry))).expect("an answer");
-        if let Some(losses) = twins.losses(&log, Some(&tokens), ladder) {
+        if let Some(losses) = twins.losses(&log, stepped.then_some(&tokens[..]), ladder) {
             let others = |(entry, want): &(&ControlEntry, Option<Vec<f64>>)| !told_as(&entry.loss, want);
             wrong.extend(log.iter().zip(losses).filter(others).map(|(entry, want)| {
                 format!("turn {turn}: layer {} was told {:?}, not {want:?}", entry.layer, entry.loss)
@@ -405,8 +411,12 @@ fn deciders(ladder: &[&str]) -> Vec<Control> {
     let gate = Some(Gating::default());
     let plain = Retention { rule, ..Retention::new(budget(ladder)) };
     let smart = smartkv::Rule { gate, points: 0.0, checks: 0, base: 2, drift_every: 1, ..smartkv::Rule::default() };
+    // Every second call decides on what both have looked at.
+    let often = Retention { rule: Rule { every: 2, looks: 2, ..rule }, ..plain };
     vec![
+        often.into(),
         plain.into(),
+        often.into(),
         Retention { measure: Measure::Bound, ..plain }.into(),
         Retention { rule: Rule { gate, ..rule }, ..plain }.into(),
         Control::Budget(BoundBudget {
