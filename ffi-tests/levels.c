@@ -128,8 +128,9 @@ static void changes(void)
     certkv_step *step = NULL;
     certkv_controlled controlled = {sizeof controlled, 0, 7, 7, 7, 7, 7};
     certkv_snapshot seen;
-    static const uint32_t words_of_levels[6] = {0};
-    uint32_t found = 9;
+    certkv_controlled set = {sizeof set, 0, 7, 7, 7, 7, 7};
+    static const uint32_t lists[4] = {1, 2, 0, 1}, first[2] = {0, 2}, none[4] = {0, 0, 0, 3}, words_of_levels[6] = {0, 0, 0, 0, 0, 0};
+    uint32_t found = 9, second = 9;
     size_t i;
     TRUE(level(cache, a, 0) == 0 && level(plain, b, 1) == 0);
     EXPECT(CERTKV_OK, certkv_sequence_change_level(cache, a, 1, 0, 2));
@@ -147,14 +148,14 @@ static void changes(void)
     TRUE(seen.recodes.done == 3 && seen.recodes.bytes > 0 && seen.saturated == 0);
 
     /* All blocks at once, layer by layer; those behind the lists stay. */
-    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, (const uint32_t[]){1, 2, 0, 1}, 4, &controlled));
-    TRUE(controlled.changed == 2 && controlled.refused == 0 && controlled.failed == 0 && controlled.decided == 0);
-    EXPECT(CERTKV_OK, certkv_sequence_level(cache, a, 0, 1, &found));
-    TRUE(found == 2 && level(cache, a, 0) == 0 && level(cache, a, 1) == 1 && level(cache, fork, 0) == 2);
-    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, (const uint32_t[]){0, 2}, 2, NULL));
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, lists, 4, &set));
+    TRUE(set.changed == 2 && set.refused == 0 && set.failed == 0 && set.decided == 0);
+    EXPECT(CERTKV_OK, certkv_sequence_level(cache, a, 0, 1, &second));
+    TRUE(second == 2 && level(cache, a, 0) == 0 && level(cache, a, 1) == 1 && level(cache, fork, 0) == 2);
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, first, 2, NULL));
     TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
-    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, NULL, 0, &controlled));
-    TRUE(controlled.changed == 0);
+    EXPECT(CERTKV_OK, certkv_sequence_set_levels(cache, a, NULL, 0, &set));
+    TRUE(set.changed == 0);
     decode(cache, a, 3.0f);
     EXPECT(CERTKV_NULL_POINTER, certkv_sequence_set_levels(NULL, a, words_of_levels, 4, NULL));
     EXPECT(CERTKV_INVALID_HANDLE, certkv_sequence_set_levels(FOREIGN(certkv_cache), a, words_of_levels, 4, NULL));
@@ -162,10 +163,10 @@ static void changes(void)
     NAMED(CERTKV_MISALIGNED, "levels", certkv_sequence_set_levels(cache, a, ODD(uint32_t, words), 4, NULL));
     NAMED(CERTKV_MISALIGNED, "controlled", certkv_sequence_set_levels(cache, a, words_of_levels, 4, ODD(certkv_controlled, words)));
     NAMED(CERTKV_OVERLAP, "levels and controlled",
-          certkv_sequence_set_levels(cache, a, (const uint32_t *)&controlled, 4, &controlled));
+          certkv_sequence_set_levels(cache, a, (const uint32_t *)&set, 4, &set));
     NAMED(CERTKV_SHAPE, "3 elements", certkv_sequence_set_levels(cache, a, words_of_levels, 3, NULL));
     NAMED(CERTKV_LEVEL, "not full", certkv_sequence_set_levels(cache, a, words_of_levels, 6, NULL));
-    NAMED(CERTKV_LEVEL, "level 3", certkv_sequence_set_levels(cache, a, (const uint32_t[]){0, 0, 0, 3}, 4, NULL));
+    NAMED(CERTKV_LEVEL, "level 3", certkv_sequence_set_levels(cache, a, none, 4, NULL));
     EXPECT(CERTKV_UNKNOWN_SEQUENCE, certkv_sequence_set_levels(cache, strangers[0], words_of_levels, 4, NULL));
     TRUE(level(cache, a, 0) == 2 && level(cache, a, 1) == 1);
 
