@@ -138,9 +138,9 @@ pub struct ExtendArgs {
     pub kv_heads: u32,
     /// Entries per row of `table`.
     pub table_stride: u32,
-    /// [`Element`](super::args::Element) of the queries.
+    /// [`Element`] of the queries.
     pub query_type: u32,
-    /// [`Element`](super::args::Element) of the outputs.
+    /// [`Element`] of the outputs.
     pub out_type: u32,
     /// Scale of the logits.
     pub scale: f32,

@@ -273,7 +273,7 @@ pub struct Select<'a> {
     pub closing: bool,
     /// As [`Attend::drafts`].
     pub drafts: Option<Span<'a>>,
-    /// [`LevelRecords`](super::select::LevelRecords), of a variant for [levels](Variant::levelled), and of no other: where records of a page are. Pages of all levels
+    /// [`LevelRecords`], of a variant for [levels](Variant::levelled), and of no other: where records of a page are. Pages of all levels
     /// count on, and [`Select::packed`] has those of the first.
     pub levels: Option<Span<'a>>,
 }
