@@ -1,4 +1,4 @@
-//! What blocks at their levels take. A level at a time, as a comparison of a byte with a level is one of sixteen: of 512 blocks 0.1 us, where a sum of each block's bytes is ten times that.
+//! What blocks at their levels take. A level at a time: bytes are compared with it several at once, where a sum over blocks waits for each addition.
 use crate::ControlError;
 
 /// Bytes of blocks at these levels, whose bytes are `cost`; no number if one has another.

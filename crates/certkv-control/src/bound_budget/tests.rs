@@ -1,4 +1,5 @@
 use super::*;
+use crate::standing::Blocks;
 use certkv_core::hash::splitmix64;
 use proptest::prelude::*;
 
@@ -193,31 +194,12 @@ fn quiet_steps_may_pass() {
         let rule = BoundRule { every: 2 + dice(1, 9) as usize, ..BoundRule::default() };
         let block = 35.0 + dice(3, 60) as f64;
         let (mut told_all, mut passed) = ([Clock::default(); 3], [Clock::default(); 3]);
-        let mut levels = vec![vec![2u8; 4]; 3];
-        let (mut kept, mut moved) = (usize::MAX, true);
+        let mut all = Blocks::new(3, 4);
         for step in 0..300u64 {
             let at = 100 + step * 16;
-            if dice(at, 7) == 0 {
-                levels.iter_mut().for_each(|levels| levels.push(dice(at + 1, 3) as u8));
-            }
-            if dice(at + 2, 40) == 0 {
-                let n = levels[0].len().saturating_sub(dice(at + 3, 4) as usize).max(1);
-                // Half of the time other blocks take their places at once.
-                let grown = if dice(at + 9, 2) == 0 { levels[0].len() } else { n };
-                for levels in &mut levels {
-                    levels.truncate(n);
-                    levels.resize(grown, 2);
-                }
-                kept = n;
-            }
-            if dice(at + 4, 15) == 0 {
-                let (layer, at, to) =
-                    (dice(at + 5, 3) as usize, dice(at + 6, levels[0].len() as u64) as usize, dice(at + 7, 3));
-                moved |= u64::from(levels[layer][at]) != to;
-                levels[layer][at] = to as u8;
-            }
-            let n = levels[0].len();
-            let now = Standing { kept, blocks: n, moved };
+            all.live(at, dice);
+            let (levels, now) = (all.levels.clone(), all.standing());
+            let Standing { kept, blocks: n, .. } = now;
             let is_quiet = passed.iter().all(|clock| clock.is_quiet(&now, &rule));
             let blind: Vec<Told<'_>> = levels.iter().map(|levels| Told { kept, terms: None, levels }).collect();
             let due = Planner::is_due(&rule, &told_all.iter_mut().collect::<Vec<_>>(), &blind, &COST, block);
@@ -241,11 +223,8 @@ fn quiet_steps_may_pass() {
                 assert_eq!(tell(&mut passed), plan);
             }
             assert_eq!(passed, told_all, "{seed} {step}");
-            (kept, moved) = (usize::MAX, false);
-            if let Some((_, plan)) = plan {
-                moved |= levels != plan.levels;
-                levels = plan.levels;
-            }
+            let decided = |layer: usize| plan.as_ref().map(|(_, plan)| &plan.levels[layer]);
+            all.told((0..3).map(decided));
         }
     }
     assert!(quiet > 1000, "{quiet}");

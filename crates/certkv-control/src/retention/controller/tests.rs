@@ -1,4 +1,5 @@
 use super::*;
+use crate::standing::Blocks;
 use certkv_core::hash::splitmix64;
 
 /// Bytes of three levels, ascending.
@@ -329,31 +330,12 @@ fn quiet_steps_may_pass() {
         let rule = Rule { every: 2 + dice(1, 9) as usize, looks: 1 + dice(2, 2) as usize, ..Rule::default() };
         let budgets = Budgets::new(35.0 + dice(3, 60) as f64);
         let (mut told_all, mut passed) = (vec![Layer::default(); 6], vec![Layer::default(); 6]);
-        let mut levels = vec![vec![2u8; 5]; 6];
-        let (mut kept, mut moved) = (usize::MAX, true);
+        let mut all = Blocks::new(6, 5);
         for step in 0..300u64 {
             let at = 100 + step * 16;
-            if dice(at, 7) == 0 {
-                levels.iter_mut().for_each(|levels| levels.push(dice(at + 1, 3) as u8));
-            }
-            if dice(at + 2, 40) == 0 {
-                let n = levels[0].len().saturating_sub(dice(at + 3, 4) as usize).max(1);
-                // Half of the time other blocks take their places at once.
-                let grown = if dice(at + 9, 2) == 0 { levels[0].len() } else { n };
-                for levels in &mut levels {
-                    levels.truncate(n);
-                    levels.resize(grown, 2);
-                }
-                kept = n;
-            }
-            if dice(at + 4, 15) == 0 {
-                let (layer, block) = (dice(at + 5, 6) as usize, dice(at + 6, levels[0].len() as u64) as usize);
-                let to = dice(at + 7, 3) as u8;
-                moved |= levels[layer][block] != to;
-                levels[layer][block] = to;
-            }
-            let n = levels[0].len();
-            let now = Standing { kept, blocks: n, moved };
+            all.live(at, dice);
+            let (levels, now) = (all.levels.clone(), all.standing());
+            let Standing { kept, blocks: n, .. } = now;
             let is_quiet = passed.iter().enumerate().all(|(at, layer)| layer.is_quiet(at, &now, &rule));
             let entry =
                 |levels: &Vec<u8>| Entry { kept, loss: None, danger: None, levels: levels.clone(), decision: None };
@@ -380,13 +362,7 @@ fn quiet_steps_may_pass() {
                 assert_eq!(tell(&rule, &mut passed, &entries, budgets), decided);
             }
             assert_eq!(format!("{passed:?}"), format!("{told_all:?}"), "{seed} {step}");
-            (kept, moved) = (usize::MAX, false);
-            for (levels, decision) in levels.iter_mut().zip(decided) {
-                if let Some(Decision { levels: Some(wanted), .. }) = decision {
-                    moved |= levels[..wanted.len()] != wanted[..];
-                    levels[..wanted.len()].copy_from_slice(&wanted);
-                }
-            }
+            all.told(decided.iter().map(|decision| decision.as_ref()?.levels.as_ref()));
         }
     }
     assert!(quiet > 1000, "{quiet}");
