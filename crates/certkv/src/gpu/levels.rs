@@ -116,7 +116,7 @@ impl GpuCache {
     }
 
     /// As [`Cache::set_levels`](crate::Cache::set_levels), `[layer][block]`: enqueues it. Blocks of a layer that have one level then are coded together, so that the host's link is what it takes: 5 us a block of 64
-    /// tokens, 8 KV heads and 128 channels, where [`GpuCache::change_level`] one after the other takes 24.
+    /// tokens, 8 KV heads and 128 channels, where [`GpuCache::change_level`] one after the other takes 26.
     ///
     /// # Errors
     /// As there, but that no sequence is busy; the driver's.

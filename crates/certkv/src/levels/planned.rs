@@ -96,20 +96,8 @@ impl Cache {
         levels: &[u8],
         reading: Reading,
     ) -> Result<Option<terms::HeadTerms>, Error> {
-        self.probe_seen(index, state, work, levels.len())?;
+        self.probe(index, state, work, levels.len())?;
         Ok(terms::read(&self.groups[index], state, levels, reading))
-    }
-
-    /// As [`Cache::probe`], of a layer that the last step said something of.
-    pub(super) fn probe_seen(
-        &self,
-        index: usize,
-        state: &mut SequenceState,
-        work: &mut Workspace,
-        blocks: usize,
-    ) -> Result<(), Error> {
-        let seen = !state.heads[self.groups[index].all_memories().start].mass.is_empty();
-        if blocks > 0 && seen { self.probe(index, state, work, blocks) } else { Ok(()) }
     }
 }
 

@@ -142,8 +142,8 @@ impl Probes {
 }
 
 impl Cache {
-    /// Codes the blocks of a layer that are not known yet, up to `blocks`, at every level but their own. Costs one read of a block's originals and its
-    /// encoding at the other levels, once in its life.
+    /// Codes the blocks of a layer that are not known yet, up to `blocks`, at every level but their own, if the last step said something of them. Costs one read of a
+    /// block's originals and its encoding at the other levels, once in its life.
     pub(super) fn probe(
         &self,
         index: usize,
@@ -153,8 +153,11 @@ impl Cache {
     ) -> Result<(), Error> {
         let group = &self.groups[index];
         let layer = group.first;
-        let SequenceState { tables, centres, control, uncoded, .. } = state;
+        let SequenceState { tables, centres, control, uncoded, heads, .. } = state;
         let Some(probes) = control.get_mut(index).map(|control| &mut control.probes) else { return Ok(()) };
+        if probes.blocks() >= blocks || heads[group.all_memories().start].mass.is_empty() {
+            return Ok(());
+        }
         let table = &tables[index];
         let mut page = vec![0u8; group.bytes_at(0)];
         for block in probes.blocks()..blocks {

@@ -127,7 +127,7 @@ impl Site for OnHost<'_> {
         let mut all = vec![None; wanted.len()];
         for (group, found) in all.iter_mut().enumerate().filter(|(group, _)| wanted[*group] != Wants::Nothing) {
             let levels = self.levels(group)?;
-            self.cache.probe_seen(group, self.state, self.work, levels.len())?;
+            self.cache.probe(group, self.state, self.work, levels.len())?;
             *found = terms::read_losses(&self.cache.groups[group], self.state, &levels, measure);
         }
         Ok(all)
