@@ -56,13 +56,10 @@ static void configurations(void)
     config.plan_apart = 2;
     NAMED(CERTKV_INVALID_ARGUMENT, "config->plan_apart", create(&config));
     config = leveled(three, 3);
-    /* On a GPU blocks have levels, their heads have none, and longer chunks read none. */
+    /* On a GPU blocks have levels, their heads have none. */
     config.device = CERTKV_DEVICE_CUDA;
     config.levels_by_head = 1;
     NAMED(CERTKV_UNSUPPORTED, "config->levels_by_head", create(&config));
-    config.levels_by_head = 0;
-    config.chunk_tokens = 64;
-    NAMED(CERTKV_INVALID_ARGUMENT, "config->chunk_tokens", create(&config));
     /* A header that ends before them. */
     config = leveled(three, 3);
     config.struct_size = offsetof(certkv_config, levels);

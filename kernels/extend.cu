@@ -3,7 +3,7 @@
 // A CTA takes some tokens of a chunk with the query heads of one KV head, and goes over the blocks that they see: records first, then blocks
 // of staging. A block comes into shared memory once for all warps, which decode it there, a share each, to operands of products of halves; each
 // then multiplies them with its own queries, 32 of them (16 of 256 channels). Memory beside the arguments is none: outputs stay in registers from the first block to the last. A certificate for every
-// query and head is computed where one is wanted.
+// query and head is computed where one is wanted. Several launches can share what a chunk sees, each of which takes over what those before it have left (extend/relay.cuh).
 #include "machine.cuh"
 #include "extend/args.cuh"
 #include "extend/shape.cuh"
@@ -18,6 +18,7 @@
 #include "extend/key_groups.cuh"
 #include "extend/key_directions.cuh"
 #include "extend/certificate.cuh"
+#include "extend/relay.cuh"
 
 // Starts to copy block `b` to slot number `slot`, if there is one: CODED of the records, else of the blocks of originals. All threads.
 template <bool CODED>
@@ -32,7 +33,7 @@ CKV_FN void fetch(const CkvExtendArgs& a, const Tile& t, u32 b, u8* shared, int 
                 if (at + first < CKV_RECORD) cp_async16(to + at + first, from + at + first);
             }
         } else {
-            const u8* from = a.staged + (u64)(t.chunk.staged + b - t.packed) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
+            const u8* from = a.staged + (u64)(t.chunk.staged + b - t.chunk.from) * a.staged_stride + (u64)t.head * (2 * SIDE_BYTES);
 #pragma unroll
             for (int at = 0; at < ORIGINAL_SLOT; at += 16 * THREADS) {
                 if (at + first < ORIGINAL_SLOT) cp_async16(to + at + first, from + at + first);
@@ -126,8 +127,7 @@ CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centr
         for (int half = 0; half < 2; half++) {
             const u32 row = row_number(mt, half);
             const bool there = is_row(t, row);
-            const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
-            const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D + 2 * (lane() & 3);
+            const u64 at = output_row(a, t, row) * D + 2 * (lane() & 3);
             const float inverse = 1.0f / st.l[mt][half];
             float n = 0.0f, r = 0.0f;
 #pragma unroll
@@ -204,13 +204,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     }
     // The slots are free for originals.
     sync_threads();
-    line = begin<false>(a, t, line.block, shared);
+    line = begin<false>(a, t, t.chunk.from, shared);
 #if CKV_VALUE == 2
     if (packed) turn_back(st);
 #endif
 #if CKV_FOLD
     if (packed) add_centre(q, st, sums);
 #endif
+    if (a.part & FOLLOWS) take_over(a, t, st, sums);
     if constexpr (TURBO_KEYS) prepare_queries<false>(a, t, q);
 #pragma unroll 1
     for (; line.block < t.blocks; pass(t, line)) {
@@ -226,6 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
         extend_block<false>(a, t, shared, block, at, rows, sight, certify, q, st, mass);
         if (certify && sight != NOTHING) certify_block<false>(a, t, block, at, summary_of(norms, a.centres ? of_warp(q).centre : 0.0f), q, st, mass, sums);
     }
+    if (a.part & LEAVES) return leave(a, t, st, sums);
     float norm[MT][2], radius[MT][2];
     store_rows(a, t, centre_of(a, t), st, norm, radius);
     if (!certify) return;
@@ -234,7 +236,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     const u32 c4 = lane() & 3, row = warp() * ROWS + 8 * c4 + (lane() >> 2);
     if (c4 >= (u32)(2 * MT) || !is_row(t, row)) return;
     const u32 tokens = t.chunk.before + t.first + token_of(row) + 1;
-    const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
     const float products = (float)((tokens + 15) / 16 + TILES);
-    a.certificates[(token * a.kv_heads + t.head) * GROUP + head_of(row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP + LOST_SQUARES), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
+    a.certificates[output_row(a, t, row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP + LOST_SQUARES), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
 }

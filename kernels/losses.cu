@@ -7,6 +7,7 @@
 // nothing, and does not count.
 #include "probes.cuh"
 #include "attend/args.cuh"
+#include "levels.cuh"
 #include "mass_word.cuh"
 
 struct CkvLossesArgs {
@@ -33,7 +34,7 @@ struct CkvLossesArgs {
 
 namespace ckv_losses_of {
 
-constexpr u32 THREADS = 512, WARPS = THREADS / 32, MOST_LEVELS = 8, PARTS = 8, EACH = THREADS / PARTS, PEAK_HEADER = 4;
+constexpr u32 THREADS = 512, WARPS = THREADS / 32, PARTS = 8, EACH = THREADS / PARTS, PEAK_HEADER = 4;
 constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
 // `terms.rs`.
 constexpr float NEVER = 1e30f, CANCELLED = 0.1f;

@@ -7,11 +7,10 @@
 
 constexpr bool CORRECTS = false;
 #include "bound.cuh"
+#include "levels.cuh"
 #include "partial.cuh"
 #include "strides.cuh"
 
-// Levels at most: `MOST_LEVELS` of the host's tables.
-constexpr u32 MOST_LEVELS = 8;
 constexpr u32 THREADS = 128, WARPS = THREADS / 32;
 
 // What a launch for a level has left.

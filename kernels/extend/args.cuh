@@ -2,15 +2,17 @@
 #pragma once
 #include "verdict.cuh"
 
-// New tokens of one sequence. Their keys and values, and those of the tokens before them that share the first one's block, lie in blocks of
-// staging that follow each other; all before those are records.
+// New tokens of one sequence, and what of that which they see a launch goes over: records of blocks before them, and behind those blocks of originals, which lie in staging, one behind the other. One launch
+// goes over all, or several leave to each other what they have: relay.cuh.
 struct CkvChunk {
     u32 row;         // of the sequence, in the tables
     u32 before;      // tokens of the sequence before the chunk
     u32 tokens;      // of the chunk, at least 1
     u32 first_row;   // of the chunk, in queries and outputs
-    u32 staged;      // block of staging that holds token `before`
+    u32 staged;      // block of staging that is block `from`
     u32 first_tile;  // tiles of the chunks before this one
+    u32 coded;       // records, of blocks that all its tokens see as a whole
+    u32 from, to;    // blocks of originals, or up to the chunk's last token
 };
 
 struct CkvExtendArgs {
@@ -36,7 +38,8 @@ struct CkvExtendArgs {
     float absolute;         // and as a length: an output passes under the larger
     u32 window;             // of a variant with windows: newest tokens that a query sees, its own among them, at least 1
     u32 sinks;              // and first tokens of the sequence
-    u32 unused;
+    u32 part;               // of several launches: FOLLOWS and LEAVES
     const CkvLimit* limits; // [kv_heads * GROUP] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
     const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
+    float* kept;            // [tokens of all chunks][kv_heads * GROUP][KEPT] what launches leave to each other beside `out`, which is of f32 then; null of one alone
 };

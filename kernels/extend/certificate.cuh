@@ -167,7 +167,8 @@ CKV_FN Summary summary_of(const u32* norms, float centre) {
 
 // The certificate of the lane's row. `norm`, `radius`: of its output and of that less the centre; `products`: in its longest chain of sums.
 CKV_FN CkvCertificate certify_row(const CkvExtendArgs& a, const Sums& s, float l, float norm, float radius, float products, u32 tokens, const CkvLimit& limit) {
-    const float digits = 2.0f * products * U_MMA + 8.0e-7f + (TURBO_VALUES ? TURN_ROUNDING : 0.0f);
+    // Of several launches any may have turned values; what one leaves to the next is added in two roundings of each sum, for which its products count.
+    const float digits = 2.0f * products * U_MMA + 8.0e-7f + (TURBO_VALUES || a.part ? TURN_ROUNDING : 0.0f);
     const float accumulated = s.value_norm * (digits + (float)tokens * 6.0e-8f * (rcp(l) * UP)) * UP;
     return conclude(Judged{s.m, l, s.g, s.gr, s.h, s.v, s.g_rows, s.gr_rows, s.radius, norm, radius}, accumulated, limit.relative, limit.absolute);
 }

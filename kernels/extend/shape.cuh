@@ -40,7 +40,7 @@ constexpr int SUMS_BYTES = 32 * 40;
 // Largest norms of a block of originals, of its keys and of its values, by slot.
 constexpr int NORM_BYTES = STAGES * 8;
 constexpr int AT_QUERIES = SLOT_BYTES, AT_SUMS = AT_QUERIES + WARPS * QUERY_BYTES, AT_NORMS = AT_SUMS + WARPS * SUMS_BYTES;
-constexpr int AT_TILE = AT_NORMS + NORM_BYTES, TILE_BYTES = 52;
+constexpr int AT_TILE = AT_NORMS + NORM_BYTES, TILE_BYTES = 64;
 constexpr int SHARED_BYTES = (AT_TILE + TILE_BYTES + 15) / 16 * 16;
 static_assert(SHARED_BYTES == CKV_EXTEND_SHARED, "CKV_EXTEND_SHARED");
 

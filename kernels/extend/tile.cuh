@@ -8,8 +8,8 @@ struct Tile {
     u32 head;          // KV head
     u32 first;         // its first token in the chunk
     u32 tokens;        // its tokens
-    u32 packed;        // blocks of the sequence that are records
-    u32 blocks;        // blocks up to the one of its last token
+    u32 packed;        // records that the launch goes over
+    u32 blocks;        // blocks of the sequence up to the one of its last token, or the launch's last
     u32 fixed, after;  // of blocks it sees those below `fixed` and those from `after` on
 };
 static_assert(sizeof(Tile) == TILE_BYTES, "TILE_BYTES");
@@ -26,13 +26,14 @@ CKV_FN Tile tile_of(const CkvExtendArgs& a) {
     }
     const u32* words = (const u32*)(a.chunks + low);
     Tile t;
-    t.chunk = CkvChunk{ldg(words), ldg(words + 1), ldg(words + 2), ldg(words + 3), ldg(words + 4), ldg(words + 5)};
+    t.chunk = CkvChunk{ldg(words), ldg(words + 1), ldg(words + 2), ldg(words + 3), ldg(words + 4), ldg(words + 5), ldg(words + 6), ldg(words + 7), ldg(words + 8)};
     t.head = blockIdx.x % a.kv_heads;
     t.first = (number - t.chunk.first_tile) * TILE;
     const u32 left = t.chunk.tokens - t.first;
     t.tokens = left < (u32)TILE ? left : (u32)TILE;
-    t.packed = t.chunk.before / BLOCK;
+    t.packed = t.chunk.coded;
     t.blocks = (t.chunk.before + t.first + t.tokens - 1) / BLOCK + 1;
+    if (t.chunk.to < t.blocks) t.blocks = t.chunk.to;
     t.fixed = t.after = 0;
     if constexpr (WINDOWED) {
         // By its first token, which sees the oldest.
@@ -53,6 +54,12 @@ CKV_FN u32 head_of(u32 row) { return row % GROUP; }
 CKV_FN bool is_row(const Tile& t, u32 row) { return row < (u32)(TILE * GROUP) && token_of(row) < t.tokens; }
 // Its position in the sequence. Rows that do not exist have one that sees nothing.
 CKV_FN i32 position(const Tile& t, u32 row) { return is_row(t, row) ? (i32)(t.chunk.before + t.first + token_of(row)) : -1; }
+
+// Where a row is among outputs and certificates: [token of all chunks][query head].
+CKV_FN u64 output_row(const CkvExtendArgs& a, const Tile& t, u32 row) {
+    const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
+    return (token * a.kv_heads + t.head) * GROUP + head_of(row);
+}
 
 // First and last position among a warp's rows: first > last if it has none.
 struct Span {

@@ -151,7 +151,8 @@ pub struct certkv_config {
     /// alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
     /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
     /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
-    /// sequence, with 96 bytes a query head in every layer.
+    /// sequence, with 96 bytes a query head in every layer. Beside `levels` there are no drafts on a GPU: from two tokens on chunks are longer ones, which take half
+    /// as much device memory again.
     pub chunk_tokens: u64,
     /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one, or where `calibrations` has it. One of directions
     /// serves s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which
@@ -163,7 +164,7 @@ pub struct certkv_config {
     pub move_events: u64,
     /// `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
     /// full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-    /// `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`. Borrowed during the call.
+    /// `spill_store` and `scales`. Borrowed during the call.
     pub levels: *const certkv_level,
     /// SmartKV decides on levels when certkv_sequence_control is called; NULL for nobody, or one of `retention` and `bound_budget`. On a GPU it takes 4 bytes of
     /// device memory a block and query head in each layer. Borrowed during the call.

@@ -3,6 +3,8 @@
 mod emulated;
 #[path = "device_cases/extend.rs"]
 mod extend_cases;
+#[path = "emulated_extend/relays.rs"]
+mod relays;
 use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{Certificate, Element};
 use certkv_kernel::cuda::extend::ExtendArgs;

@@ -1,9 +1,10 @@
 //! Attention of chunks on a GPU: `gpu_extend [--small] [--only TEXT] [--times] [--formats a,b] [--shapes BEFORExTOKENSxCHUNKS,..] [--cubins FOLDER] [--cache FOLDER]`.
 //!
 //! Against causal attention in f64, with poisoned outputs and two runs that must give the same bits; then, with `--times`, the times of long chunks, with and
-//! without certificates: 32 query and 8 KV heads of 128 channels. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
+//! without certificates: 32 query and 8 KV heads of 128 channels; formats `a+b` are levels that as many blocks have each. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../../tests/device_cases/extend.rs"]
 mod extend_cases;
+mod relays;
 mod times;
 
 use certkv_core::Dtype;
@@ -108,48 +109,58 @@ struct Outputs {
     certificates: Vec<u32>,
 }
 
+/// A launch of a variant's kernel; several leave to each other what they have.
+type Ready<'a> = (&'a Kernels, &'a Variant, ExtendArgs);
+
+/// Memory of the device that holds what a case is made of.
+fn placer<'a>(
+    gpu: &'a Gpu,
+    stream: &'a GpuStream,
+    memory: &'a RefCell<Vec<DeviceBuffer>>,
+    failed: &'a RefCell<Option<Failure>>,
+) -> impl FnMut(&[u8]) -> u64 + 'a {
+    |bytes| {
+        let made = DeviceBuffer::new(gpu, bytes.len().max(16)).and_then(|b| b.write(stream, 0, bytes).map(|()| b));
+        match made {
+            Ok(buffer) => {
+                let at = buffer.address();
+                memory.borrow_mut().push(buffer);
+                at
+            }
+            Err(e) => {
+                *failed.borrow_mut() = Some(e.into());
+                0
+            }
+        }
+    }
+}
+
+/// Two runs of the launches, with the outputs of the last, which are poisoned before each.
 fn run(
     gpu: &Gpu,
     stream: &GpuStream,
-    kernels: &Kernels,
-    variant: &Variant,
-    case: &Case,
+    launches: &[Ready<'_>],
+    (outputs, heads): (usize, usize),
 ) -> Result<[Outputs; 2], Failure> {
-    let (memory, failed) = (RefCell::new(Vec::new()), RefCell::new(None));
-    let placed = case.place(variant, &mut |bytes| match DeviceBuffer::new(gpu, bytes.len().max(16))
-        .and_then(|b| b.write(stream, 0, bytes).map(|()| b))
-    {
-        Ok(buffer) => {
-            let at = buffer.address();
-            memory.borrow_mut().push(buffer);
-            at
-        }
-        Err(e) => {
-            *failed.borrow_mut() = Some(e);
-            0
-        }
-    });
-    if let Some(e) = failed.into_inner() {
-        return Err(e.into());
-    }
-    let out = DeviceBuffer::new(gpu, placed.outputs * 4)?;
-    let certificates = DeviceBuffer::new(gpu, placed.heads * size_of::<Certificate>())?;
-    let args = ExtendArgs {
-        out: out.address(),
-        out_type: Element::F32 as u32,
-        certificates: certificates.address(),
-        ..placed.args
-    };
-    let (function, shape) = (kernels.get(variant, Verb::Extend)?, variant.extend_shape());
+    let out = DeviceBuffer::new(gpu, outputs * 4)?;
+    let certificates = DeviceBuffer::new(gpu, heads * size_of::<Certificate>())?;
     let once = || -> Result<Outputs, Failure> {
         for buffer in [&out, &certificates] {
             buffer.fill(stream, 0, buffer.len(), 0xff)?;
         }
-        let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
-        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
-        unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default())? };
-        let mut o =
-            Outputs { out: vec![0.0; placed.outputs], certificates: vec![0; placed.heads * Certificate::WORDS] };
+        for (kernels, variant, args) in launches {
+            let args = ExtendArgs {
+                out: out.address(),
+                out_type: Element::F32 as u32,
+                certificates: certificates.address(),
+                ..*args
+            };
+            let (function, shape) = (kernels.get(variant, Verb::Extend)?, variant.extend_shape());
+            let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
+            // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
+            unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default())? };
+        }
+        let mut o = Outputs { out: vec![0.0; outputs], certificates: vec![0; heads * Certificate::WORDS] };
         out.read(stream, 0, &mut o.out)?;
         certificates.read(stream, 0, &mut o.certificates)?;
         Ok(o)
@@ -173,7 +184,10 @@ fn parity(gpu: &Gpu, stream: &GpuStream, compiler: &Compiler, specs: &[Spec]) ->
     let cases: Vec<Case> = specs.par_iter().map(Case::new).collect();
     let mut ran = Vec::new();
     for (case, variant) in cases.iter().zip(&variants) {
-        ran.push(run(gpu, stream, &kernels, variant, case)?);
+        let (memory, failed) = (RefCell::default(), RefCell::default());
+        let placed = case.place(variant, &mut placer(gpu, stream, &memory, &failed));
+        failed.into_inner().map_or(Ok(()), Err)?;
+        ran.push(run(gpu, stream, &[(&kernels, variant, placed.args)], (placed.outputs, placed.heads))?);
     }
     let judged: Vec<_> = cases
         .par_iter()
@@ -242,7 +256,10 @@ fn main() -> ExitCode {
         if let Some(text) = value("--only") {
             specs.retain(|s| s.format.contains(text.as_str()));
         }
-        let good = parity(&gpu, &stream, &compiler, &specs)?;
+        let mut good = parity(&gpu, &stream, &compiler, &specs)?;
+        if value("--only").is_none() {
+            good &= relays::parity(&gpu, &stream, &compiler)?;
+        }
         if words.iter().any(|w| w == "--times") {
             let formats = value("--formats").map_or("k8-v4g64-b64,tq4-tq4-b64,f16-f16-b64", String::as_str);
             let shapes = value("--shapes").map_or(times::SHAPES, String::as_str);

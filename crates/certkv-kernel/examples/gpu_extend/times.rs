@@ -5,7 +5,7 @@ use certkv_codec::Encoder;
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, TimedEvent};
 use certkv_kernel::cuda::args::{Certificate, Element};
-use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
+use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of, relay_bytes};
 use certkv_kernel::cuda::{Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Rng;
 
@@ -44,20 +44,24 @@ pub(crate) fn print<'a>(
     let shapes = shapes.split(',').map(shape_of).collect::<Result<Vec<_>, _>>()?;
     let arch = Arch::of(gpu.info().arch)?;
     println!(
-        "{:20} {:>8} {:>7} {:>6} {:>12} {:>10} {:>12} {:>10}",
+        "{:28} {:>8} {:>7} {:>6} {:>12} {:>10} {:>12} {:>10}",
         "format", "before", "tokens", "chunks", "us", "TFLOP/s", "certified us", "TFLOP/s"
     );
     for format in formats {
-        let layout = RecordLayout::new(&Geometry::new(1, GROUP * KV_HEADS, KV_HEADS, DIM)?, format.parse()?)?;
-        let variant = Variant::new(layout, GROUP, arch)?;
-        let kernels = Kernels::prepare_verbs(gpu, core::slice::from_ref(&variant), &[Verb::Extend], compiler)?;
+        let parts: Vec<&str> = format.split('+').collect();
+        let of = |format: &&str| -> Result<Variant, Failure> {
+            let layout = RecordLayout::new(&Geometry::new(1, GROUP * KV_HEADS, KV_HEADS, DIM)?, format.parse()?)?;
+            Ok(Variant::new(layout, GROUP, arch)?)
+        };
+        let variants = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let kernels = Kernels::prepare_verbs(gpu, &variants, &[Verb::Extend], compiler)?;
         for &(before, tokens, chunks) in &shapes {
             let us =
-                [false, true].map(|certify| time(gpu, stream, &kernels, &variant, (before, tokens, chunks), certify));
+                [false, true].map(|certify| time(gpu, stream, &kernels, &variants, (before, tokens, chunks), certify));
             let [plain, certified] = us;
             let (plain, certified, tera) = (plain?, certified?, tera(before, tokens, chunks));
             println!(
-                "{format:20} {before:8} {tokens:7} {chunks:6} {plain:12.1} {:10.1} {certified:12.1} {:10.1}",
+                "{format:28} {before:8} {tokens:7} {chunks:6} {plain:12.1} {:10.1} {certified:12.1} {:10.1}",
                 tera / plain * 1e6,
                 tera / certified * 1e6
             );
@@ -66,25 +70,26 @@ pub(crate) fn print<'a>(
     Ok(())
 }
 
-fn time(
+/// Memory, and a launch over the records in it.
+type Level = (Vec<DeviceBuffer>, ExtendArgs);
+
+/// The levels' blocks, as many of each, page after page in memory of their own.
+fn level(
     gpu: &Gpu,
     stream: &GpuStream,
-    kernels: &Kernels,
     variant: &Variant,
     (before, tokens, chunks): (usize, usize, usize),
-    certify: bool,
-) -> Result<f64, Failure> {
+    (number, levels): (usize, usize),
+) -> Result<(Level, usize), Failure> {
     let l = variant.layout();
     let b = l.tokens();
-    let upload = |bytes: &[u8]| -> Result<DeviceBuffer, Failure> {
-        let buffer = DeviceBuffer::new(gpu, bytes.len().max(16))?;
-        buffer.write(stream, 0, bytes)?;
-        Ok(buffer)
-    };
-    let words = |x: &[u16]| x.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
-    let shape = variant.extend_shape();
-    let (list, tiles, staged) = chunks_of(&shape, b, (0..chunks as u32).map(|row| (row, before as u32, tokens as u32)));
-    let pages = (before / b * chunks).max(1);
+    let upload = |bytes: &[u8]| upload(gpu, stream, bytes);
+    let sequences = (0..chunks as u32).map(|row| (row, before as u32, tokens as u32));
+    let (mut list, tiles, staged) = chunks_of(&variant.extend_shape(), b, sequences);
+    let own = (before / b + levels - 1 - number) / levels;
+    let last = number + 1 == levels;
+    list.iter_mut().for_each(|chunk| (chunk.coded, chunk.to) = (own as u32, if last { u32::MAX } else { 0 }));
+    let pages = (own * chunks).max(1);
     let (keys, values) = (normals(b * DIM, 1), normals(b * DIM, 2));
     let mut record = vec![0; l.bytes];
     let mut fragment = vec![0; l.bytes];
@@ -107,18 +112,6 @@ fn time(
         packed.write(stream, at * page.len(), &page)?;
     }
     let table = upload(&(0..pages as u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
-    let side = words(&normals(b * DIM, 3));
-    let block = side.repeat(2 * KV_HEADS);
-    let staging = DeviceBuffer::new(gpu, staged as usize * block.len())?;
-    for at in 0..staged as usize {
-        staging.write(stream, at * block.len(), &block)?;
-    }
-    let rows = tokens * chunks * KV_HEADS * GROUP;
-    let mut queries = normals(DIM * 4096, 4);
-    queries = queries.into_iter().cycle().take(rows * DIM).collect();
-    let query = upload(&words(&queries))?;
-    let out = DeviceBuffer::new(gpu, rows * DIM * 2)?;
-    let certificates = DeviceBuffer::new(gpu, rows * size_of::<Certificate>())?;
     let told = metrics.words().map(|words| upload(&words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>()));
     let told = told.transpose()?;
     let listed = upload(&list.iter().flat_map(|c| c.words()).flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
@@ -128,27 +121,81 @@ fn time(
         page_stride: page.len() as u64,
         head_stride: l.bytes as u64,
         table: table.address(),
-        staged: staging.address(),
-        staged_stride: block.len() as u64,
-        query: query.address(),
-        out: out.address(),
-        certificates: if certify { certificates.address() } else { 0 },
         chunk_count: chunks as u32,
         tiles,
         kv_heads: KV_HEADS as u32,
-        table_stride: (before / b) as u32,
+        table_stride: own as u32,
         query_type: Element::F16 as u32,
-        out_type: Element::F16 as u32,
         scale: (DIM as f32).powf(-0.5),
         relative: 0.05,
         metrics: told.as_ref().map_or(0, DeviceBuffer::address),
+        part: u32::from(number > 0) | u32::from(!last) << 1,
         ..ExtendArgs::default()
     };
-    let function = kernels.get(variant, Verb::Extend)?;
+    let memory = [packed, table, listed].into_iter().chain(told).collect();
+    Ok(((memory, args), staged as usize))
+}
+
+fn words(x: &[u16]) -> Vec<u8> {
+    x.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+fn upload(gpu: &Gpu, stream: &GpuStream, bytes: &[u8]) -> Result<DeviceBuffer, Failure> {
+    let buffer = DeviceBuffer::new(gpu, bytes.len().max(16))?;
+    buffer.write(stream, 0, bytes)?;
+    Ok(buffer)
+}
+
+fn time(
+    gpu: &Gpu,
+    stream: &GpuStream,
+    kernels: &Kernels,
+    variants: &[Variant],
+    shape: (usize, usize, usize),
+    certify: bool,
+) -> Result<f64, Failure> {
+    let (_, tokens, chunks) = shape;
+    let b = variants[0].layout().tokens();
+    let mut levels = Vec::new();
+    let mut staged = 0;
+    for (number, variant) in variants.iter().enumerate() {
+        let (level, blocks) = level(gpu, stream, variant, shape, (number, variants.len()))?;
+        levels.push(level);
+        staged = blocks;
+    }
+    let side = words(&normals(b * DIM, 3));
+    let block = side.repeat(2 * KV_HEADS);
+    let staging = DeviceBuffer::new(gpu, staged * block.len())?;
+    for at in 0..staged {
+        staging.write(stream, at * block.len(), &block)?;
+    }
+    let rows = tokens * chunks * KV_HEADS * GROUP;
+    let mut queries = normals(DIM * 4096, 4);
+    queries = queries.into_iter().cycle().take(rows * DIM).collect();
+    let query = upload(gpu, stream, &words(&queries))?;
+    // Launches leave sums in the place of outputs.
+    let out_type = if variants.len() > 1 { Element::F32 } else { Element::F16 };
+    let out = DeviceBuffer::new(gpu, rows * DIM * out_type.bytes())?;
+    let certificates = DeviceBuffer::new(gpu, rows * size_of::<Certificate>())?;
+    let kept = DeviceBuffer::new(gpu, relay_bytes(tokens * chunks, KV_HEADS * GROUP))?;
     let launch = || -> Result<(), Failure> {
-        let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
-        // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
-        Ok(unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default()) }?)
+        for ((_, args), variant) in levels.iter().zip(variants) {
+            let args = ExtendArgs {
+                staged: staging.address(),
+                staged_stride: block.len() as u64,
+                query: query.address(),
+                out: out.address(),
+                out_type: out_type as u32,
+                certificates: if certify { certificates.address() } else { 0 },
+                kept: kept.address(),
+                ..*args
+            };
+            let (function, shape) = (kernels.get(variant, Verb::Extend)?, variant.extend_shape());
+            let (ctas, threads) = (args.tiles * args.kv_heads, shape.threads() as u32);
+            // SAFETY: every address is that of a live buffer of the size the kernel's argument documents.
+            unsafe { function.launch(stream, ctas, threads, shape.shared as u32, &args, LaunchOptions::default()) }?;
+        }
+        Ok(())
     };
     let timer = TimedEvent::new(gpu)?;
     let mut times = Vec::new();

@@ -47,7 +47,7 @@ fn shared_bytes(layout: &RecordLayout, warps: usize, stages: usize) -> usize {
         if decoded(side) <= originals { originals } else { originals.max(decoded(side * block.min(32) / block)) };
     // Numbers of a query.
     let numbers = if folds(layout) { 20 } else { 16 };
-    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers) + 16, 32 * 40, 52);
+    let (queries, sums, tile) = (rows(layout.dim) * (layout.dim * 2 + numbers) + 16, 32 * 40, 64);
     (slots + warps * (queries + sums) + stages * 8 + tile).next_multiple_of(16)
 }
 
@@ -75,8 +75,8 @@ impl ExtendShape {
     }
 }
 
-/// New tokens of one sequence, as the kernel reads them. All before the block that holds the first are records; that block and those up to the
-/// last token's lie in staging, one behind the other.
+/// New tokens of one sequence, as the kernel reads them, and what of that which they see a launch goes over: records of blocks before them, and behind those blocks of originals,
+/// which lie in staging, one behind the other. One launch goes over all, or several leave to each other what they have ([`Relay`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct ExtendChunk {
@@ -88,19 +88,38 @@ pub struct ExtendChunk {
     pub tokens: u32,
     /// Its first row in queries and outputs.
     pub first_row: u32,
-    /// Block of staging that holds token `before`.
+    /// Block of staging that is block `from` of the sequence.
     pub staged: u32,
     /// Tiles of the chunks before this one: [`ExtendShape::tokens`] each, the last of a chunk with what is left.
     pub first_tile: u32,
+    /// Records of blocks before the chunk: as many as the row of the table names first.
+    pub coded: u32,
+    /// Blocks of originals from here on,
+    pub from: u32,
+    /// and before this one; no more than up to the chunk's last token.
+    pub to: u32,
 }
 
 impl ExtendChunk {
     /// Words of one in device memory.
     pub const WORDS: usize = size_of::<Self>() / 4;
 
+    /// New tokens behind `before` others, all of which but those of the first one's block are records.
+    pub const fn new((row, before, tokens): (u32, u32, u32), block: u32) -> Self {
+        let (coded, from) = (before / block, before / block);
+        Self { row, before, tokens, first_row: 0, staged: 0, first_tile: 0, coded, from, to: u32::MAX }
+    }
+
+    /// Blocks of staging that a launch goes over.
+    pub const fn staged_blocks(&self, block: u32) -> u32 {
+        let end = (self.before + self.tokens).div_ceil(block);
+        if self.to < end { self.to.saturating_sub(self.from) } else { end.saturating_sub(self.from) }
+    }
+
     /// In the order of its fields.
     pub const fn words(&self) -> [u32; Self::WORDS] {
-        [self.row, self.before, self.tokens, self.first_row, self.staged, self.first_tile]
+        let Self { row, before, tokens, first_row, staged, first_tile, coded, from, to } = *self;
+        [row, before, tokens, first_row, staged, first_tile, coded, from, to]
     }
 }
 
@@ -152,12 +171,31 @@ pub struct ExtendArgs {
     pub window: u32,
     /// And first tokens of the sequence.
     pub sinks: u32,
-    /// Zero.
-    pub unused: u32,
+    /// Of several launches: 1 if it takes over what a launch before it has left, and 2 if it leaves that to another; else 0.
+    pub part: u32,
     /// `f32[kv_heads group][2]`: a tolerance for each query head, in place of `relative` and `absolute`; 0: those for all.
     pub limits: u64,
     /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](Variant::is_calibrated); 0 for others.
     pub metrics: u64,
+    /// `f32[tokens of all chunks][kv_heads group][12]`: what launches leave to each other beside `out`, which is of [`Element::F32`] then; of one alone 0.
+    pub kept: u64,
+}
+
+/// What several launches over a chunk leave to each other, each behind the one before: over records of several levels, or over more originals than staging holds. Those but the last
+/// write no output, but leave sums of outputs in their place, which are of single precision.
+#[derive(Debug, Clone, Copy)]
+pub struct Relay<'a> {
+    /// [`relay_bytes`] the chunks.
+    pub kept: Span<'a>,
+    /// Whether a launch before this one has left something.
+    pub follows: bool,
+    /// Whether another comes behind it.
+    pub leaves: bool,
+}
+
+/// Bytes that launches leave beside outputs of so many tokens with `q_heads` query heads: `KEPT` of kernels/extend/relay.cuh.
+pub const fn relay_bytes(tokens: usize, q_heads: usize) -> usize {
+    4 * tokens * q_heads * 12
 }
 
 /// Arguments of [`extend`]; see [`ExtendArgs`].
@@ -201,6 +239,8 @@ pub struct Extend<'a> {
     pub sight: Option<Sight>,
     /// As [`Attend::metrics`](super::launch::Attend::metrics).
     pub metrics: Option<Span<'a>>,
+    /// Of several launches what they leave to each other.
+    pub relay: Option<Relay<'a>>,
 }
 
 /// Chunks `(row, before, tokens)` of a launch, in the order of their rows in queries and outputs, with their blocks of staging one behind the
@@ -213,10 +253,11 @@ pub fn chunks_of(
     let (mut chunks, mut first_row, mut tiles, mut blocks) = (Vec::new(), 0, 0, 0);
     let block = block as u32;
     for (row, before, tokens) in of {
-        chunks.push(ExtendChunk { row, before, tokens, first_row, staged: blocks, first_tile: tiles });
+        let chunk = ExtendChunk::new((row, before, tokens), block);
+        chunks.push(ExtendChunk { first_row, staged: blocks, first_tile: tiles, ..chunk });
         first_row += tokens;
         tiles += tokens.div_ceil(shape.tokens as u32);
-        blocks += (before + tokens).div_ceil(block) - before / block;
+        blocks += chunk.staged_blocks(block);
     }
     (chunks, tiles, blocks)
 }
@@ -224,7 +265,8 @@ pub fn chunks_of(
 /// Enqueues `ckv_extend`.
 ///
 /// # Errors
-/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens, and for certificates of outputs of 16 bits.
+/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens, or with more records than the table has or lie before them, and for certificates of
+/// outputs of 16 bits, or launches that leave something in their place.
 pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     let (l, group) = (a.variant.layout(), a.variant.group());
@@ -233,14 +275,20 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
     if a.chunks.iter().any(|c| c.tokens == 0) {
         return Err(CudaError::BadArgument { argument: "chunks", why: "one of no token" });
     }
+    if a.relay.is_some() && a.out.element() != Element::F32 {
+        return Err(CudaError::BadArgument { argument: "out", why: "launches leave sums there, of single precision" });
+    }
     if a.certificates.is_some() && a.out.element() != Element::F32 {
         let why = "certificates do not know of what outputs of 16 bits are rounded by";
         return Err(CudaError::BadArgument { argument: "out", why });
     }
     let block = l.tokens() as u32;
+    if a.chunks.iter().any(|c| c.coded > c.before / block || c.coded as usize > a.stride) {
+        return Err(CudaError::BadArgument { argument: "chunks", why: "more records than blocks before one" });
+    }
     let tokens = last.first_row as usize + last.tokens as usize;
     let outputs = tokens * a.kv_heads * group * l.dim;
-    let end = |c: &ExtendChunk| c.staged + (c.before + c.tokens).div_ceil(block) - c.before / block;
+    let end = |c: &ExtendChunk| c.staged + c.staged_blocks(block);
     let blocks = a.chunks.iter().map(end).max().unwrap_or(0) as usize;
     let staged_stride = 2 * a.kv_heads * l.original_side_bytes();
     let [window, sinks] = sight_of(a.variant, a.sight)?;
@@ -272,9 +320,10 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
         absolute: a.absolute,
         window,
         sinks,
-        unused: 0,
+        part: a.relay.map_or(0, |relay| u32::from(relay.follows) | u32::from(relay.leaves) << 1),
         limits: on.may_read(a.limits, "limits", 8 * a.kv_heads * group)?,
         metrics: metrics_of(&mut on, a.variant, a.metrics, a.kv_heads)?,
+        kept: on.may_write(a.relay.map(|relay| relay.kept), "relay", relay_bytes(tokens, a.kv_heads * group))?,
     };
     let ctas = word("tiles", tiles.saturating_mul(a.kv_heads))?;
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -290,8 +339,8 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<ExtendArgs>(), 13 * 8 + 12 * 4);
-        assert_eq!(size_of::<ExtendChunk>(), 24);
+        assert_eq!(size_of::<ExtendArgs>(), 14 * 8 + 12 * 4);
+        assert_eq!(size_of::<ExtendChunk>(), 36);
     }
 
     #[test]
@@ -299,7 +348,17 @@ mod tests {
         let shape = ExtendShape { warps: 8, stages: 2, shared: 0, tokens: 64, ctas: 1 };
         let (chunks, tiles, blocks) = chunks_of(&shape, 32, [(3, 40, 100), (1, 64, 1), (0, 0, 64)]);
         assert_eq!((tiles, blocks), (2 + 1 + 1, 4 + 1 + 2));
-        assert_eq!(chunks[1], ExtendChunk { row: 1, before: 64, tokens: 1, first_row: 100, staged: 4, first_tile: 2 });
-        assert_eq!(chunks[2], ExtendChunk { row: 0, before: 0, tokens: 64, first_row: 101, staged: 5, first_tile: 3 });
+        let of = |chunk, first_row, staged, first_tile| ExtendChunk {
+            first_row,
+            staged,
+            first_tile,
+            ..ExtendChunk::new(chunk, 32)
+        };
+        assert_eq!(chunks[1], of((1, 64, 1), 100, 4, 2));
+        assert_eq!(chunks[2], of((0, 0, 64), 101, 5, 3));
+        assert_eq!((chunks[0].coded, chunks[0].from, chunks[0].staged_blocks(32)), (1, 1, 4));
+        // A part of them, and none.
+        assert_eq!(ExtendChunk { from: 0, to: 3, ..chunks[0] }.staged_blocks(32), 3);
+        assert_eq!(ExtendChunk { from: 3, to: 3, ..chunks[0] }.staged_blocks(32), 0);
     }
 }

@@ -18,6 +18,8 @@ use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
 mod limits;
 #[path = "metrics.rs"]
 pub mod metrics;
+#[path = "extend_relays.rs"]
+pub mod relays;
 use metrics::Metrics;
 
 /// What a case is made of.
@@ -69,6 +71,28 @@ pub struct Case {
     metrics: Metrics,
     /// `[token][q_heads][dim]` of all chunks, as bits of the type of the cache.
     queries: Vec<u16>,
+}
+
+/// Which originals a launch goes over.
+#[derive(Debug, Clone, Copy)]
+pub enum Originals {
+    /// Of the chunk's own blocks.
+    Own,
+    None,
+    /// Of all blocks: one of so many parts, of which the last has the chunk's own.
+    Part(u32, u32),
+}
+
+impl Originals {
+    /// The first block, and the one behind the last, where so many lie before the chunk's own.
+    fn of(self, before: u32) -> (u32, u32) {
+        match self {
+            Self::Own => (before, u32::MAX),
+            Self::None => (before, 0),
+            Self::Part(at, parts) if at + 1 == parts => (before * at / parts, u32::MAX),
+            Self::Part(at, parts) => (before * at / parts, before * (at + 1) / parts),
+        }
+    }
 }
 
 /// A placed batch: arguments without outputs, and how many elements those need.
@@ -198,10 +222,20 @@ impl Case {
 
     /// Puts the batch into a device's memory: `place` copies bytes and returns their address.
     pub fn place(&self, variant: &Variant, place: &mut dyn FnMut(&[u8]) -> u64) -> Placed {
+        self.place_part(variant, (&|_, _| true, Originals::Own), place)
+    }
+
+    /// The same for a launch over those records alone that it `has`, by sequence and block, and some originals.
+    pub fn place_part(
+        &self,
+        variant: &Variant,
+        (has, originals): (&dyn Fn(usize, usize) -> bool, Originals),
+        place: &mut dyn FnMut(&[u8]) -> u64,
+    ) -> Placed {
         let (spec, l) = (&self.spec, &self.layout);
         let (b, d, kv) = (l.tokens(), spec.dim, spec.kv_heads);
         let of = spec.chunks.iter().enumerate().map(|(row, c)| (row as u32, c.0 as u32, c.1 as u32));
-        let (chunks, tiles, _) = chunks_of(&variant.extend_shape(), b, of);
+        let (mut chunks, tiles, _) = chunks_of(&variant.extend_shape(), b, of);
         let stride = spec.chunks.iter().map(|c| c.0 / b).max().unwrap_or(0) + 1;
         let page_stride = l.bytes * kv;
         let pages: usize = spec.chunks.iter().map(|c| c.0 / b).sum::<usize>().max(1);
@@ -214,11 +248,18 @@ impl Case {
         let mut table = vec![u32::MAX; spec.chunks.len() * stride];
         let (mut staged, mut centres) = (Vec::new(), Vec::new());
         let mut fragment = vec![0; l.bytes];
+        let mut blocks = 0;
+        for chunk in &mut chunks {
+            (chunk.from, chunk.to) = originals.of(chunk.before / b as u32);
+            (chunk.coded, chunk.staged) = (0, blocks);
+            blocks += chunk.staged_blocks(b as u32);
+        }
         for (s, &(before, tokens)) in spec.chunks.iter().enumerate() {
             let heads = &self.heads[s * kv..(s + 1) * kv];
-            for j in 0..before / b {
+            for (at, j) in (0..before / b).filter(|j| has(s, *j)).enumerate() {
                 let Some(page) = free.pop() else { continue };
-                table[s * stride + j] = page;
+                table[s * stride + at] = page;
+                chunks[s].coded = at as u32 + 1;
                 for (h, head) in heads.iter().enumerate() {
                     self.metrics.to_fragment(h, l, &head.records[j], &mut fragment);
                     let range = j * b * d..(j + 1) * b * d;
@@ -242,7 +283,8 @@ impl Case {
                     packed[at..at + l.bytes].copy_from_slice(&fragment);
                 }
             }
-            for j in before / b..(before + tokens).div_ceil(b) {
+            let (first, end) = (chunks[s].from as usize, (chunks[s].to as usize).min((before + tokens).div_ceil(b)));
+            for j in first..end {
                 let range = j * b * d..((j + 1) * b).min(before + tokens) * d;
                 for head in heads {
                     staged.extend(bytes(&side(&head.data.keys[range.clone()], b, d, true)));
@@ -280,8 +322,18 @@ impl Case {
 
     /// Compares outputs and certificates with causal attention in f64.
     pub fn judge(&self, out: &[f32], certificates: &[Certificate]) -> Verdict {
-        let (spec, l) = (&self.spec, &self.layout);
-        let (b, d, scale) = (l.tokens(), spec.dim, (spec.dim as f64).powf(-0.5));
+        self.judge_levels(out, certificates, &|_, _| self)
+    }
+
+    /// The same where records have levels: `coded_in` says of a block of a sequence in which of several cases of the same data its record is.
+    pub fn judge_levels<'a>(
+        &'a self,
+        out: &[f32],
+        certificates: &[Certificate],
+        coded_in: &dyn Fn(usize, usize) -> &'a Self,
+    ) -> Verdict {
+        let spec = &self.spec;
+        let (b, d, scale) = (self.layout.tokens(), spec.dim, (spec.dim as f64).powf(-0.5));
         let mut v = Verdict::default();
         let (mut row, mut finite) = (0, 0);
         for (s, &(before, tokens)) in spec.chunks.iter().enumerate() {
@@ -290,11 +342,13 @@ impl Case {
                     let head = &self.heads[s * spec.kv_heads + h];
                     let (keys, values) = (head.data.keys_f64(), head.data.values_f64());
                     let (mut coded_keys, mut coded_values) = (keys.clone(), values.clone());
-                    for (j, record) in head.records.iter().enumerate() {
+                    for j in 0..head.records.len() {
+                        let of = coded_in(s, j);
+                        let (l, record) = (&of.layout, &of.heads[s * spec.kv_heads + h].records[j]);
                         for t in 0..b {
                             let at = (j * b + t) * d..(j * b + t + 1) * d;
                             if !l.format.key.is_exact() {
-                                self.metrics.decode(h, l, record, t, &mut coded_keys[at.clone()]);
+                                of.metrics.decode(h, l, record, t, &mut coded_keys[at.clone()]);
                             }
                             if !l.format.value.is_exact() {
                                 decode_value(l, record, t, &mut coded_values[at]).unwrap();
@@ -309,8 +363,9 @@ impl Case {
                 let sees =
                     |t: usize| spec.sight.is_none_or(|w| t < w.sinks as usize || t + w.tokens as usize > position);
                 let seen: Vec<usize> = (0..=position).filter(|t| sees(*t)).collect();
-                let exact =
-                    l.format.key.is_exact() && l.format.value.is_exact() || seen.iter().all(|t| *t >= before / b * b);
+                let records = || seen.iter().filter(|t| **t < before / b * b).map(|t| coded_in(s, t / b).layout.format);
+                let exact = records().all(|format| format.key.is_exact() && format.value.is_exact());
+                let calibrated = records().any(|format| format.key.is_calibrated());
                 for h in 0..self.q_heads() {
                     let [keys, values, coded_keys, coded_values] = &used[h / spec.group];
                     let q = decode(&self.queries[row * d..(row + 1) * d], spec.store);
@@ -334,7 +389,7 @@ impl Case {
                         v.wrong.push(format!("{place}: error {error:.3e} above {:.3e} ({c:?})", c.bound));
                     }
                     // Where no sum holds what calibrated codes cost, rounding is not told apart from it (bound.cuh: key_term), and under the cap with it.
-                    let whole = self.layout.format.key.is_calibrated() && !c.e_key.is_finite();
+                    let whole = calibrated && !c.e_key.is_finite();
                     let most = if whole { c.bound } else { c.e_arith };
                     if !(rounding <= f64::from(most)) {
                         v.wrong.push(format!("{place}: rounding {rounding:.3e} above {most:.3e} ({c:?})"));

@@ -120,6 +120,7 @@ pub(crate) fn life(
     config = config.with_scratch([0.5, 0.1, 0.01][plan.seed as usize % 3]);
     (config.max_context, config.max_sequences, config.threads) = (longest, 12, 4);
     config.certificate_ring = 4;
+    config.chunk_tokens = plan.chunks.min(longest);
     config.prefixes = Some(PrefixConfig { secret: PrefixSecret::new([7; 32]), units: 64, eviction: Eviction::Lru });
     (config.swap_tokens, config.erase) = (longest, plan.seed.is_multiple_of(2));
     config.plan_apart = store == Dtype::Bf16;

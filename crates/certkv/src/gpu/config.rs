@@ -81,7 +81,7 @@ pub struct GpuConfig {
     /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones.
     ///
     /// *Drafts*, chunks of up to eight tokens, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
-    /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory. Where all layers do, a step of nothing else but drafts and
+    /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory, and not where blocks have levels. Where all layers do, a step of nothing else but drafts and
     /// single tokens waits for nothing. Of *longer ones* what the chunk's tokens see of each
     /// other is read from originals there; what was stored before, from codes: under [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is
     /// within tolerance for every token and head of the layer, else the CPU reads the originals. Under [`Policy::Dense`] such a chunk with codes before it
@@ -89,12 +89,12 @@ pub struct GpuConfig {
     ///
     /// It takes device memory: for the chunk's originals, queries, outputs and certificates some 40 KB a token of a model of 32 query heads and 8 KV heads of 128
     /// channels; for drafts as much for up to eight tokens of every sequence, with 96 bytes a query head of each in every layer, and 4 bytes for each block of
-    /// `max_context`; and entries of the ring of certificates for as many.
+    /// `max_context`; and entries of the ring of certificates for as many. Where blocks have levels, half as much again for a chunk's, and nothing for drafts.
     pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
-    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales, a store and chunks on the GPU; cached prefixes are not put into stores.
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales and a store; chunks of a few tokens are attended as longer ones ([`GpuConfig::chunk_tokens`]); cached prefixes are not put into stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. Takes the words of every layer, as `plan_apart` does, also under the packed policy.
     /// Who judges by what levels lose takes room for 16 pages of records beside that, and no ladder in which keys of a calibration (`ctqN`, `gtqN`) are beside others, whose bounds are in another metric.
@@ -257,7 +257,7 @@ impl GpuConfig {
         }
         super::policy::Rule::of(self.policy)?;
         self.check_protection()?;
-        self.check_levels()?;
+        self.check_control()?;
         let common = self.common();
         if let Some(other) = self.formats.iter().find(|format| format.block != self.block()) {
             return wrong(

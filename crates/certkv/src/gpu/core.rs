@@ -2,6 +2,7 @@
 mod closing;
 mod drafts;
 mod erase;
+mod extend;
 mod lane;
 mod levels;
 mod protect;
@@ -26,7 +27,6 @@ use certkv_core::budget::CLASSES;
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
-use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk};
 use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Slots, Tables};
 use certkv_kernel::cuda::publish::Left;
 use certkv_kernel::cuda::queue::{Area, Queue, Span};
@@ -387,45 +387,6 @@ impl Core {
             share: None,
             beside: false,
         })
-    }
-
-    /// Enqueues attention of one longer chunk, all of whose inputs are in `buffer`.
-    pub(super) fn extend(
-        &self,
-        layer: usize,
-        chunk: ExtendChunk,
-        buffer: &DeviceBuffer,
-        limit: Limit,
-    ) -> Result<(), Error> {
-        let (s, of) = (&self.sizes, &self.sizes.chunks);
-        let Some(kernel) = &self.kit(layer).extend else {
-            return Err(Error::Config { field: "chunk_tokens", why: "no kernels".into() });
-        };
-        let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
-        let elements = chunk.tokens as usize * s.q_heads() * s.dim;
-        let t = self.block_tables(layer)?;
-        let args = Extend {
-            variant: &self.kit(layer).variant,
-            chunks: &[chunk],
-            listed: span(&of.list)?,
-            rows: t.rows,
-            stride: t.stride,
-            kv_heads: t.kv_heads,
-            table: t.packed,
-            packed: self.packed_of(layer)?,
-            staged: span(&of.staged)?,
-            centres: self.of_layer(&self.centres, layer)?,
-            query: Tensor::of(buffer, of.queries.start, Element::F32, elements)?,
-            out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
-            certificates: Some(span(&of.certificates)?),
-            scale: self.scale,
-            relative: limit.relative,
-            absolute: limit.absolute,
-            limits: self.limits(limit)?,
-            sight: self.sight(layer),
-            metrics: self.metrics_of(layer)?,
-        };
-        Ok(extend::extend(&self.queue, kernel, &args)?)
     }
 
     /// The query heads' own tolerances, where a step has them.

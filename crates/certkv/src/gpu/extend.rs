@@ -3,12 +3,36 @@
 //! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back. The
 //! call waits for them, as the step's outputs are the host's.
 use super::cache::GpuCache;
+use super::mirror::Mirror;
 use super::policy::{Limit, Rule};
 use super::results;
+use super::sizes::Sizes;
 use super::step::Part;
 use crate::{Certificate, Error, Status};
 use certkv_kernel::cuda::args;
 use certkv_kernel::cuda::extend::ExtendChunk;
+use certkv_page::MOST_LEVELS;
+
+/// What launches of a chunk are told, and the level that each is for: one for every level that blocks before it have, or one.
+fn launches(mirror: &Mirror, s: &Sizes, layer: usize, part: &Part) -> ([(usize, ExtendChunk); MOST_LEVELS], usize) {
+    let (mut all, mut count) = ([(0, ExtendChunk::default()); MOST_LEVELS], 0);
+    let chunk = ExtendChunk {
+        row: part.row as u32,
+        before: part.len as u32,
+        tokens: part.tokens as u32,
+        ..ExtendChunk::default()
+    };
+    for (level, coded) in mirror.coded(s.group_of(layer), part.row, part.len / s.block).enumerate() {
+        if coded > 0 {
+            all[count] = (level, ExtendChunk { coded: coded as u32, ..chunk });
+            count += 1;
+        }
+    }
+    if count == 0 {
+        all[0] = (0, chunk);
+    }
+    (all, count.max(1))
+}
 
 /// Causal attention of a chunk of at most [`chunk_tokens`](super::GpuConfig::chunk_tokens), written to `out`; `queries` and `out` are the step's,
 /// `[token][q_heads dim]`, and `certificates` the chunk's, `[token][q_heads]`. Returns `false` where the policy wants what only originals give: nothing was written.
@@ -25,7 +49,8 @@ pub(super) fn attend(
         return Ok(false);
     };
     let core = &cache.core;
-    let coded = part.len >= s.block && !core.kit(layer).exact;
+    let exact = core.kit(layer).exact && s.levels.is_empty();
+    let coded = part.len >= s.block && !exact;
     let limit = match rule {
         Rule::Dense if coded => return Ok(false),
         Rule::Certified(limit) => limit,
@@ -39,14 +64,12 @@ pub(super) fn attend(
     let width = s.q_heads() * s.dim;
     let rows = part.first_row * width..(part.first_row + part.tokens) * width;
     ring.send(&core.queue, buffer, of.queries.start, &queries[rows.clone()])?;
-    let chunk = ExtendChunk {
-        row: part.row as u32,
-        before: part.len as u32,
-        tokens: part.tokens as u32,
-        ..ExtendChunk::default()
-    };
-    ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
-    core.extend(layer, chunk, buffer, limit)?;
+    let (launches, count) = launches(&cache.mirror, s, layer, part);
+    let launches = &launches[..count];
+    for (at, (_, chunk)) in launches.iter().enumerate() {
+        ring.send(&core.queue, buffer, of.list.start + at * size_of::<ExtendChunk>(), &chunk.words())?;
+    }
+    core.extend(layer, launches, buffer, limit)?;
     core.finish()?;
     let words = &mut cache.chunk_words;
     words.resize(part.tokens * s.q_heads() * args::Certificate::WORDS, 0);

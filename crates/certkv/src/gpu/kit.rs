@@ -93,6 +93,8 @@ pub(super) struct LevelKit {
     wide_from: usize,
     /// Blocks into records of the level, and the variant that this is of.
     pub(super) pack: (Function, Variant),
+    /// Attention of longer chunks, where the cache has room for them.
+    pub(super) extend: Option<Function>,
 }
 
 /// Kernels for blocks that have levels.
@@ -113,7 +115,12 @@ pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[Laun
         let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
         let levelled = variant.clone().levelled().map_err(PrepareError::Variant)?;
         let wide = levelled.clone().wide();
-        let verbs = if level == 0 { levelled.verbs().collect() } else { vec![Verb::Attend] };
+        // What is no level's own is the first's.
+        let own = |verb: &Verb| match verb {
+            Verb::Extend => config.chunk_tokens > 0,
+            verb => level == 0 || *verb == Verb::Attend,
+        };
+        let verbs = levelled.verbs().filter(own).collect();
         Ok([(levelled, verbs), (wide, vec![Verb::Attend]), (variant, vec![Verb::Pack])])
     };
     config.level_layouts()?.into_iter().enumerate().map(of).collect()
@@ -123,12 +130,14 @@ impl LevelKits {
     /// For what [`level_variants`] gave; `None` of none.
     pub(super) fn new(kernels: &Kernels, levels: &[[Launched; 3]], ctas: u32) -> Result<Option<Self>, Error> {
         let Some([(first, _), ..]) = levels.first() else { return Ok(None) };
-        let of = |[(variant, _), (wide, _), (coder, _)]: &[Launched; 3]| {
+        let of = |[(variant, verbs), (wide, _), (coder, _)]: &[Launched; 3]| {
+            let extends = verbs.contains(&Verb::Extend);
             Ok::<_, Error>(LevelKit {
                 attend: kernels.get(variant, Verb::Attend)?.clone(),
                 wide_from: variant.wide_from(ctas as usize),
                 wide: (kernels.get(wide, Verb::Attend)?.clone(), wide.clone()),
                 pack: (kernels.get(coder, Verb::Pack)?.clone(), coder.clone()),
+                extend: extends.then(|| kernels.get(variant, Verb::Extend).cloned()).transpose()?,
                 variant: variant.clone(),
             })
         };

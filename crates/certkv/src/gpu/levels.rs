@@ -14,14 +14,9 @@ use certkv_kernel::cuda::select::BLOCK_ENTRY;
 use certkv_page::LevelChange;
 
 impl GpuConfig {
-    /// Checks the levels beside what they do not go with. What the CPU does not take either is checked there.
-    pub(super) fn check_levels(&self) -> Result<(), Error> {
-        self.check_control()?;
-        if !self.levels.is_empty() && self.chunk_tokens > 0 {
-            let why = "not beside levels on a GPU in this release".to_owned();
-            return Err(Error::Config { field: "chunk_tokens", why });
-        }
-        Ok(())
+    /// Longest chunk of which some are attended as steps are: kernels of drafts read one format.
+    pub(super) fn draft_tokens(&self) -> usize {
+        if self.levels.is_empty() { self.chunk_tokens } else { 0 }
     }
 
     /// Records of each level.

@@ -117,6 +117,13 @@ impl Mirror {
         })
     }
 
+    /// Records of a row's first `blocks`, which are full: by level, where blocks have any, or else of all.
+    pub(super) fn coded(&self, group: usize, row: usize, blocks: usize) -> impl Iterator<Item = usize> {
+        let levels = &self.groups[group].levels;
+        let first = blocks - self.lowered(group, row);
+        core::iter::once(first).chain(levels.iter().skip(1).map(move |level| level.counts[row] as usize))
+    }
+
     /// Puts a block into the list of its level. Its pages have been named.
     fn list(&mut self, (group, level): (usize, usize), row: usize, at: usize, (packed, block): (u32, usize)) {
         let of = &mut self.groups[group].levels[level];

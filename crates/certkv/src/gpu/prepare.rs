@@ -40,8 +40,9 @@ impl Wanted {
                 formats.push((layout, window.is_some()));
             }
         }
-        let extends = config.chunk_tokens > 0;
-        let widths = Widths::of(config.chunk_tokens, layouts, config.geometry.group(), arch);
+        // Those of levels are their kits'.
+        let extends = config.chunk_tokens > 0 && config.levels.is_empty();
+        let widths = Widths::of(config.draft_tokens(), layouts, config.geometry.group(), arch);
         let chunks = extends.then_some(widths);
         let of = |(layout, windowed)| kit::variants(arch, config, layout, windowed, chunks);
         let variants = formats.into_iter().map(of).collect::<Result<_, _>>()?;

@@ -5,7 +5,7 @@ use certkv_core::Dtype;
 use certkv_kernel::cuda::args::{AttendArgs, Certificate, Element, Sides};
 use certkv_kernel::cuda::close::{BY_PLACE, CloseArgs};
 use certkv_kernel::cuda::encode::{AppendArgs, GatherArgs, GatherItem, PackArgs, PackItem};
-use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
+use certkv_kernel::cuda::extend::ExtendArgs;
 use certkv_kernel::cuda::forgive::ForgiveArgs;
 use certkv_kernel::cuda::importance::ImportanceArgs;
 use certkv_kernel::cuda::ladder::LadderArgs;
@@ -24,6 +24,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "appended.rs"]
 mod appended;
+#[path = "chunked.rs"]
+mod chunked;
 #[path = "drafted.rs"]
 mod drafted;
 #[path = "guarded.rs"]
@@ -42,6 +44,8 @@ mod tails;
 mod told;
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use appended::{Appended, appended};
+#[allow(unused_imports, reason = "each test program uses its part")]
+pub(crate) use chunked::{ChunkRead, EXTENDED, chunk_reads};
 #[allow(unused_imports, reason = "each test program uses its part")]
 pub(crate) use drafted::{DRAFTED, draft_tokens};
 #[allow(unused_imports, reason = "each test program uses its part")]
@@ -69,9 +73,6 @@ pub(crate) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
 
 /// Rows of which launches forgot what is promoted, a bit each.
 pub(crate) static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
-
-/// Heads of longer chunks that were attended.
-pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Copies that were never made although a plan counts on them.
 pub(crate) static LOST: AtomicU64 = AtomicU64::new(0);
@@ -382,29 +383,6 @@ fn tolerance(limits: u64, head: usize, all: [f32; 2]) -> f32 {
     (2.0 * relative).max(absolute)
 }
 
-/// Every query back, as attention does. Chunks of an odd number of tokens are over tolerance, and the CPU's.
-extern "C" fn extend(raw: *const c_void) {
-    // SAFETY: declared with this struct.
-    let a: ExtendArgs = unsafe { arguments(raw) };
-    told("extend", a.metrics);
-    for chunk in 0..a.chunk_count as usize {
-        // SAFETY: as in `word`: a list of as many chunks.
-        let chunk = unsafe { host::<ExtendChunk>(a.chunks).add(chunk).read() };
-        let heads = a.kv_heads as usize * GROUP;
-        for head in chunk.first_row as usize * heads..(chunk.first_row + chunk.tokens) as usize * heads {
-            let status = if chunk.tokens % 2 == 1 { 0 } else { 2 };
-            for i in head * DIM..(head + 1) * DIM {
-                set(a.out, i, word(a.query, i));
-            }
-            let tolerance = tolerance(a.limits, head % heads, [a.relative, a.absolute]);
-            let made = Certificate { bound: 0.001, tolerance, norm: 2.0, status, ..Certificate::default() };
-            // SAFETY: as in `word`; nothing else runs meanwhile.
-            unsafe { host::<Certificate>(a.certificates).add(head).write(made) };
-            EXTENDED.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
 /// A mark of both sides in place of their codes.
 ///
 /// # Safety
@@ -589,6 +567,6 @@ pub(crate) fn declare(fake: &Fake) {
     fake.kernel("ckv_protect", size_of::<ProtectArgs>(), Some(guarded::protect));
     fake.kernel("ckv_rehome", size_of::<RehomeArgs>(), Some(lent::rehome));
     fake.kernel("ckv_swap", size_of::<SwapArgs>(), Some(swap));
-    fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(extend));
+    fake.kernel("ckv_extend", size_of::<ExtendArgs>(), Some(chunked::extend));
     fake.kernel("ckv_publish", size_of::<PublishArgs>(), Some(publish_heads));
 }

@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) cache: GpuCache,
     /// Tokens, and by layer the level of each full block.
     pub(crate) live: Vec<(SequenceId, Vec<u32>, [Vec<usize>; LAYERS])>,
-    levels: usize,
+    pub(crate) levels: usize,
     controlled: bool,
     /// Of live sequences, by layer: who decides, told what the log says.
     twins: Vec<[Twin; LAYERS]>,
@@ -40,6 +40,9 @@ pub(crate) struct World {
     r: Rng,
     next: u32,
     pub(crate) wrong: Vec<String>,
+    /// Longest chunk that is attended on the GPU, and records that such went over, of the first level and of others.
+    pub(crate) chunk_tokens: usize,
+    pub(crate) chunked: [usize; 2],
     /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped, sequences that were away, units cached, sequences that began with some, and those of files.
     seen: [usize; 11],
 }
@@ -81,6 +84,7 @@ pub(crate) fn config(ladder: &[&str], seed: u64) -> GpuConfig {
     // The sum of the bytes of a page at every level but the last, of which there are few pages: more is wanted than there is room for.
     config.control = (seed % 2 == 1).then(|| SmartKv { rule: rule(), ..SmartKv::new(budget(ladder)) }.into());
     config.plan_apart = seed % 4 < 3;
+    config.chunk_tokens = if seed % 3 == 2 { 2 * BLOCK } else { 0 };
     config.protection = if seed % 8 == 5 { Protection::new(3, BLOCK) } else { Protection::NONE };
     config.with_scratch(0.2)
 }
@@ -112,6 +116,8 @@ impl World {
             r,
             next: 0,
             wrong: Vec::new(),
+            chunk_tokens: 0,
+            chunked: [0; 2],
             seen,
         }
     }
@@ -191,15 +197,17 @@ impl World {
         let mut out = vec![f32::NAN; tokens.len() * Q];
         let mut certificates = vec![certkv::Certificate::UNCERTIFIED; tokens.len() * GROUP * KV_HEADS];
         let mut wrong = Vec::new();
-        let mut reads = Vec::new();
+        let (mut reads, mut chunked) = (Vec::new(), Vec::new());
         let done = (|| {
             let mut step = self.cache.begin_with(&chunks, policy)?;
             for layer in 0..LAYERS {
                 step.append_bits(layer, &rows(&tokens, layer, Side::Key), &rows(&tokens, layer, Side::Value))?;
                 kernels::reads();
+                kernels::chunk_reads(true);
                 step.attend(layer, &queries)?;
                 step.outputs(layer, &mut out, &mut certificates)?;
                 reads.push(kernels::reads());
+                chunked.push(kernels::chunk_reads(false));
                 if planned {
                     step.plan(layer)?;
                 }
@@ -237,6 +245,7 @@ impl World {
                 wrong.push(format!("layer {layer}: {all} blocks read of {want}"));
             }
         }
+        wrong.extend(self.chunks_wrong(&parts, &chunked, (&queries, &out)));
         if ended {
             let mut tokens = tokens.into_iter();
             for (at, n) in &parts {
@@ -380,6 +389,15 @@ impl World {
         }
     }
 
+    /// Prompts, chunks and changes.
+    pub(crate) fn operate_in_chunks(&mut self) {
+        match self.r.below(8) {
+            0..=3 if !self.live.is_empty() => self.step(2 * BLOCK + 3),
+            4..=6 if !self.live.is_empty() => self.change(),
+            _ => self.operate(),
+        }
+    }
+
     fn release(&mut self, at: usize) {
         self.cache.release(self.live[at].0).expect("a release");
         self.live.swap_remove(at);
@@ -497,8 +515,10 @@ fn lives(compiler: &Compiler, deferred: bool, worlds: u64) -> ([usize; 11], [usi
         let ladder = LADDERS[seed as usize / 2 % 2];
         kernels::begin(ladder[0]);
         let config = config(ladder, seed);
+        let most = config.chunk_tokens;
         let cache = GpuCache::new(&gpu, compiler, config).expect("a cache");
         let mut world = World::new(cache, ladder.len(), seed % 2 == 1, seed);
+        world.chunk_tokens = most;
         (0..OPERATIONS).for_each(|_| world.operate());
         (0..world.live.len()).for_each(|at| world.verify(at));
         for (id, ..) in world.live.drain(..) {

@@ -22,7 +22,6 @@ fn what_levels_do_not_go_with_is_named() {
         mixed
     };
     for (config, field) in [
-        (GpuConfig { chunk_tokens: BLOCK, ..good() }, "chunk_tokens"),
         (good().with_window(Window::new(BLOCK)), "windows"),
         (GpuConfig { control: Some(gated.into()), ..mixed() }, "control"),
         (GpuConfig { control: Some(Retention::new(900.0).into()), ..mixed() }, "control.retention"),

@@ -16,6 +16,7 @@ mod judged;
 mod kernels;
 mod leaving;
 mod levels;
+mod levels_chunks;
 mod levels_faults;
 mod levels_refused;
 mod life;

@@ -1,6 +1,7 @@
 //! Attention where blocks have levels: a launch of the decode kernel for each, and one that makes outputs of what all have left.
 use super::Core;
 use crate::Error;
+use crate::gpu::level_sizes::LevelSizes;
 use certkv_kernel::cuda::launch::{self, Attend, Tables};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::select::LevelRecords;
@@ -37,6 +38,11 @@ impl Core {
         Ok(Some(self.of_layer(records, layer)?))
     }
 
+    /// Pages of records of a layer at a level.
+    pub(super) fn packed_at_level(&self, layer: usize, level: &LevelSizes) -> Result<Span<'_>, Error> {
+        Ok(Span::of(&self.packed, self.sizes.packed_at(layer, level.first), level.pages * level.page_bytes)?)
+    }
+
     /// Enqueues one pass, over blocks of all levels, with the arguments of one over a single format. `blocks`: that it reads, over all sequences and KV heads,
     /// where it is over the step's batch: launches run beside each other then, each on its part of the CTAs, or else one behind the other.
     ///
@@ -64,7 +70,7 @@ impl Core {
                 variant,
                 tables: Tables { packed: self.table(&own.packed)?, ..args.tables },
                 lens,
-                packed: Span::of(&self.packed, s.packed_at(layer, of.first), of.pages * of.page_bytes)?,
+                packed: self.packed_at_level(layer, of)?,
                 homes: Some(self.table(&own.homes)?),
                 kept: Some(kept),
                 metrics: self.metrics_at(layer, level)?,
