@@ -1,41 +1,57 @@
-//! Attention of a longer chunk on the GPU: its own tokens from originals, what was stored before from codes (`kernels/extend.cu`).
+//! Attention of longer chunks on the GPU (`kernels/extend.cu`), as many tokens at a time as there is room for: what was stored before from codes, the chunk itself from originals; or, where
+//! the policy has no codes or codes are not within tolerance, everything from originals.
 //!
-//! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back. The
-//! call waits for them, as the step's outputs are the host's.
+//! Launches that share what a piece of a chunk sees leave to each other what they have summed: one for each level that blocks before it have, and one for as many originals as staging holds.
+//!
+//! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back; where codes do not do, as much once more, and the
+//! originals of all that is seen over the link. The call waits for them, as the step's outputs are the host's.
 use super::cache::GpuCache;
-use super::mirror::Mirror;
 use super::policy::{Limit, Rule};
 use super::results;
-use super::sizes::Sizes;
 use super::step::Part;
 use crate::{Certificate, Error, Status};
+use certkv_core::PageId;
 use certkv_kernel::cuda::args;
 use certkv_kernel::cuda::extend::ExtendChunk;
-use certkv_page::MOST_LEVELS;
+use core::ops::Range;
 
-/// What launches of a chunk are told, and the level that each is for: one for every level that blocks before it have, or one.
-fn launches(mirror: &Mirror, s: &Sizes, layer: usize, part: &Part) -> ([(usize, ExtendChunk); MOST_LEVELS], usize) {
-    let (mut all, mut count) = ([(0, ExtendChunk::default()); MOST_LEVELS], 0);
-    let chunk = ExtendChunk {
-        row: part.row as u32,
-        before: part.len as u32,
-        tokens: part.tokens as u32,
-        ..ExtendChunk::default()
-    };
-    for (level, coded) in mirror.coded(s.group_of(layer), part.row, part.len / s.block).enumerate() {
-        if coded > 0 {
-            all[count] = (level, ExtendChunk { coded: coded as u32, ..chunk });
-            count += 1;
-        }
-    }
-    if count == 0 {
-        all[0] = (0, chunk);
-    }
-    (all, count.max(1))
+/// Tokens of a chunk that are attended at once.
+struct Piece {
+    /// Tokens of the sequence before them.
+    before: usize,
+    tokens: usize,
 }
 
-/// Causal attention of a chunk of at most [`chunk_tokens`](super::GpuConfig::chunk_tokens), written to `out`; `queries` and `out` are the step's,
-/// `[token][q_heads dim]`, and `certificates` the chunk's, `[token][q_heads]`. Returns `false` where the policy wants what only originals give: nothing was written.
+/// What one launch goes over: records of a level, then blocks of originals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Turn {
+    level: usize,
+    coded: usize,
+    originals: Range<usize>,
+}
+
+/// Launches over records, so many by level, and blocks of originals, but for those of a `hole` that no token of the piece sees; no more than `most` originals each.
+fn turns(coded: impl Iterator<Item = usize>, originals: Range<usize>, hole: Range<usize>, most: usize) -> Vec<Turn> {
+    let none = originals.start..originals.start;
+    let coded = coded.enumerate().filter(|(_, coded)| *coded > 0);
+    let mut turns: Vec<Turn> = coded.map(|(level, coded)| Turn { level, coded, originals: none.clone() }).collect();
+    // The last over records goes on with originals.
+    let mut joins = !turns.is_empty();
+    let seen = if hole.is_empty() { [none, originals] } else { [originals.start..hole.start, hole.end..originals.end] };
+    for seen in seen {
+        for at in seen.clone().step_by(most) {
+            let originals = at..seen.end.min(at + most);
+            match turns.last_mut().filter(|_| core::mem::take(&mut joins)) {
+                Some(last) => last.originals = originals,
+                None => turns.push(Turn { level: 0, coded: 0, originals }),
+            }
+        }
+    }
+    turns
+}
+
+/// Causal attention of a chunk, at most [`chunk_tokens`](super::GpuConfig::chunk_tokens) at once, written to `out`; `queries` and `out` are the step's,
+/// `[token][q_heads dim]`, and `certificates` the chunk's, `[token][q_heads]`. Returns `false` where the GPU does not do: without room for chunks, or with numbers that halves do not hold.
 pub(super) fn attend(
     cache: &mut GpuCache,
     layer: usize,
@@ -44,41 +60,112 @@ pub(super) fn attend(
     rule: Rule,
     certificates: &mut [Certificate],
 ) -> Result<bool, Error> {
-    let (s, of) = (&cache.core.sizes, &cache.core.sizes.chunks);
-    let (Some(buffer), Some(reservation)) = (&cache.core.chunks, part.reservations.get(s.group_of(layer))) else {
-        return Ok(false);
-    };
-    let core = &cache.core;
-    let exact = core.kit(layer).exact && s.levels.is_empty();
+    let (s, most) = (&cache.core.sizes, cache.core.sizes.chunk_tokens);
+    let (heads, width) = (s.q_heads(), s.q_heads() * s.dim);
+    let exact = cache.core.kit(layer).exact && s.levels.is_empty();
     let coded = part.len >= s.block && !exact;
+    if most == 0 {
+        return Ok(false);
+    }
+    let new = part.reservations.get(s.group_of(layer)).map(|of| of.rows().map(|span| span.host).collect());
+    let new: Vec<PageId> = new.unwrap_or_default();
+    let mut brought = false;
+    for first in (0..part.tokens).step_by(most) {
+        let piece = Piece { before: part.len + first, tokens: most.min(part.tokens - first) };
+        let own = (part.first_row + first) * width..(part.first_row + first + piece.tokens) * width;
+        let buffer = cache.core.chunks.as_ref().ok_or_else(no_room)?;
+        cache.ring.send(&cache.core.queue, buffer, cache.core.sizes.chunks.queries.start, &queries[own.clone()])?;
+        // From codes first, where there are any and they may do.
+        let mut done = (!coded || rule != Rule::Dense) && run(cache, layer, (part, &piece), &new, (rule, true))?;
+        if !done && coded {
+            if !core::mem::replace(&mut brought, true) {
+                cache.bring_layer(part.id, layer, part.len / cache.core.sizes.block)?;
+            }
+            done = run(cache, layer, (part, &piece), &new, (rule, false))?;
+        }
+        if !done {
+            certificates.fill(Certificate::PREFILL);
+            return Ok(false);
+        }
+        let (core, of) = (&cache.core, &cache.core.sizes.chunks);
+        let buffer = core.chunks.as_ref().ok_or_else(no_room)?;
+        buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
+        let found = results::certificates(&cache.chunk_words).map(|c| results::of_chunk(rule, &c));
+        certificates[first * heads..].iter_mut().zip(found).for_each(|(to, c)| *to = c);
+    }
+    Ok(true)
+}
+
+fn no_room() -> Error {
+    Error::Config { field: "chunk_tokens", why: "no room for chunks".into() }
+}
+
+/// Attends a piece whose queries are on the device, from codes and originals or from originals alone; `new`: pages of originals of the chunk's blocks. Its certificates are in `chunk_words`
+/// then. Whether all of them hold.
+fn run(
+    cache: &mut GpuCache,
+    layer: usize,
+    (part, piece): (&Part, &Piece),
+    new: &[PageId],
+    (rule, coded): (Rule, bool),
+) -> Result<bool, Error> {
+    let (core, s) = (&cache.core, &cache.core.sizes);
+    let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
     let limit = match rule {
-        Rule::Dense if coded => return Ok(false),
         Rule::Certified(limit) => limit,
         Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0, each: false },
     };
-    for span in reservation.rows() {
-        let at = of.staged.start + (span.block - part.len / s.block) * s.original_bytes;
-        core.queue.upload(buffer, at, &core.originals, cache.host_at(layer, span.host)?, s.original_bytes)?;
+    let records = cache.mirror.coded(group, part.row, past).filter(|_| coded);
+    let originals = if coded { past } else { 0 }..(piece.before + piece.tokens).div_ceil(s.block);
+    let hole = s.window(layer).map_or(0..0, |window| window.hidden(s.block, piece.before));
+    let hole = hole.start.max(originals.start)..hole.end.min(originals.end);
+    let turns = turns(records, originals, hole, of.staged.len() / s.original_bytes);
+    let table = cache.sequences.get(part.row).and_then(|entry| entry.tables.get(group));
+    let page = |block: usize| -> Result<PageId, Error> {
+        let found = match block.checked_sub(past) {
+            None => table.and_then(|table| table.get(block)).map(|entry| entry.host),
+            Some(at) => new.get(at).copied(),
+        };
+        found.ok_or(Error::Order { layer, why: "a page of the sequence is missing" })
+    };
+    let buffer = core.chunks.as_ref().ok_or_else(no_room)?;
+    let chunk = ExtendChunk::new((part.row as u32, piece.before as u32, piece.tokens as u32), s.block as u32);
+    for (at, turn) in turns.iter().enumerate() {
+        for (to, block) in turn.originals.clone().enumerate() {
+            let (to, from) = (of.staged.start + to * s.original_bytes, cache.host_at(layer, page(block)?)?);
+            core.queue.upload(buffer, to, &core.originals, from, s.original_bytes)?;
+        }
+        let (coded, from, to) = (turn.coded as u32, turn.originals.start as u32, turn.originals.end as u32);
+        let chunk = ExtendChunk { coded, from, to, ..chunk };
+        cache.ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
+        core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit)?;
     }
-    let ring = &mut cache.ring;
-    let width = s.q_heads() * s.dim;
-    let rows = part.first_row * width..(part.first_row + part.tokens) * width;
-    ring.send(&core.queue, buffer, of.queries.start, &queries[rows.clone()])?;
-    let (launches, count) = launches(&cache.mirror, s, layer, part);
-    let launches = &launches[..count];
-    for (at, (_, chunk)) in launches.iter().enumerate() {
-        ring.send(&core.queue, buffer, of.list.start + at * size_of::<ExtendChunk>(), &chunk.words())?;
-    }
-    core.extend(layer, launches, buffer, limit)?;
     core.finish()?;
     let words = &mut cache.chunk_words;
-    words.resize(part.tokens * s.q_heads() * args::Certificate::WORDS, 0);
+    words.resize(piece.tokens * s.q_heads() * args::Certificate::WORDS, 0);
     buffer.read(core.queue.stream(), of.certificates.start, words)?;
-    let found = || results::certificates(words).map(|c| results::of_chunk(rule, &c));
-    if found().any(|c| c.status == Status::Failed) {
-        return Ok(false);
+    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(level: usize, coded: usize, originals: Range<usize>) -> Turn {
+        Turn { level, coded, originals }
     }
-    buffer.read(core.queue.stream(), of.outputs.start, &mut out[rows])?;
-    certificates.iter_mut().zip(found()).for_each(|(to, c)| *to = c);
-    Ok(true)
+
+    #[test]
+    fn launches_go_over_everything_that_is_seen_once() {
+        // A prompt; one format; levels, one of which no block has.
+        assert_eq!(turns([0].into_iter(), 0..3, 0..0, 5), [turn(0, 0, 0..3)]);
+        assert_eq!(turns([7].into_iter(), 7..9, 0..0, 5), [turn(0, 7, 7..9)]);
+        assert_eq!(turns([4, 0, 3].into_iter(), 7..9, 0..0, 5), [turn(0, 4, 7..7), turn(2, 3, 7..9)]);
+        // More originals than there is room for, and no records.
+        assert_eq!(turns([4].into_iter(), 4..11, 0..0, 3), [turn(0, 4, 4..7), turn(0, 0, 7..10), turn(0, 0, 10..11)]);
+        assert_eq!(turns([0, 0].into_iter(), 0..4, 0..0, 3), [turn(0, 0, 0..3), turn(0, 0, 3..4)]);
+        // A window that has left blocks behind.
+        assert_eq!(turns([].into_iter(), 0..9, 1..6, 2), [turn(0, 0, 0..1), turn(0, 0, 6..8), turn(0, 0, 8..9)]);
+        assert_eq!(turns([].into_iter(), 0..9, 0..6, 4), [turn(0, 0, 6..9)]);
+    }
 }

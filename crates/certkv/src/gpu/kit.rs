@@ -91,7 +91,7 @@ pub(super) struct LevelKit {
     attend: Function,
     wide: (Function, Variant),
     wide_from: usize,
-    /// Blocks into records of the level, and the variant that this is of.
+    /// Blocks into records of the level, and the variant that this and `extend` are of.
     pub(super) pack: (Function, Variant),
     /// Attention of longer chunks, where the cache has room for them.
     pub(super) extend: Option<Function>,
@@ -108,20 +108,17 @@ pub(super) struct LevelKits {
     pub(super) losses: Function,
 }
 
-/// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes.
+/// The variants that run levels, with what a cache launches of each: by level, those that attend, narrow and wide, and the one that codes and attends longer chunks.
 pub(super) fn level_variants(arch: Arch, config: &GpuConfig) -> Result<Vec<[Launched; 3]>, Error> {
     let of = |(level, layout): (usize, RecordLayout)| {
         let variant = Variant::new(layout, config.geometry.group(), arch).map_err(PrepareError::Variant)?;
         let variant = if config.queries == Element::F32 { variant.with_single_queries() } else { variant };
         let levelled = variant.clone().levelled().map_err(PrepareError::Variant)?;
         let wide = levelled.clone().wide();
-        // What is no level's own is the first's.
-        let own = |verb: &Verb| match verb {
-            Verb::Extend => config.chunk_tokens > 0,
-            verb => level == 0 || *verb == Verb::Attend,
-        };
-        let verbs = levelled.verbs().filter(own).collect();
-        Ok([(levelled, verbs), (wide, vec![Verb::Attend]), (variant, vec![Verb::Pack])])
+        let verbs = if level == 0 { levelled.verbs().collect() } else { vec![Verb::Attend] };
+        let plain =
+            [Verb::Pack, Verb::Extend].into_iter().filter(|verb| *verb == Verb::Pack || config.chunk_tokens > 0);
+        Ok([(levelled, verbs), (wide, vec![Verb::Attend]), (variant, plain.collect())])
     };
     config.level_layouts()?.into_iter().enumerate().map(of).collect()
 }
@@ -130,14 +127,14 @@ impl LevelKits {
     /// For what [`level_variants`] gave; `None` of none.
     pub(super) fn new(kernels: &Kernels, levels: &[[Launched; 3]], ctas: u32) -> Result<Option<Self>, Error> {
         let Some([(first, _), ..]) = levels.first() else { return Ok(None) };
-        let of = |[(variant, verbs), (wide, _), (coder, _)]: &[Launched; 3]| {
+        let of = |[(variant, _), (wide, _), (plain, verbs)]: &[Launched; 3]| {
             let extends = verbs.contains(&Verb::Extend);
             Ok::<_, Error>(LevelKit {
                 attend: kernels.get(variant, Verb::Attend)?.clone(),
                 wide_from: variant.wide_from(ctas as usize),
                 wide: (kernels.get(wide, Verb::Attend)?.clone(), wide.clone()),
-                pack: (kernels.get(coder, Verb::Pack)?.clone(), coder.clone()),
-                extend: extends.then(|| kernels.get(variant, Verb::Extend).cloned()).transpose()?,
+                pack: (kernels.get(plain, Verb::Pack)?.clone(), plain.clone()),
+                extend: extends.then(|| kernels.get(plain, Verb::Extend).cloned()).transpose()?,
                 variant: variant.clone(),
             })
         };

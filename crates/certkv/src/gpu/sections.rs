@@ -101,7 +101,7 @@ pub(super) struct CorrectionSections {
 /// Bytes of what attention of longer chunks works with; all empty without room for any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChunkSections {
-    /// What each launch is told of the chunk.
+    /// What a launch is told of the chunk.
     pub(super) list: Range<usize>,
     /// Originals of its blocks, in the order of the sequence.
     pub(super) staged: Range<usize>,
@@ -110,29 +110,27 @@ pub(super) struct ChunkSections {
     pub(super) outputs: Range<usize>,
     /// `[token][query head]`.
     pub(super) certificates: Range<usize>,
-    /// What launches leave to each other where blocks have levels.
+    /// What launches leave to each other beside outputs.
     pub(super) relay: Range<usize>,
 }
 
 impl ChunkSections {
-    /// For chunks of `tokens` tokens, whose first may lie anywhere in a block, over blocks of so many levels, or of none.
+    /// For chunks of `tokens` tokens, whose first may lie anywhere in a block.
     pub(super) fn new(
         tokens: usize,
         (block, original_bytes): (usize, usize),
         (q_heads, dim): (usize, usize),
-        levels: usize,
     ) -> Option<Self> {
         let heads = tokens.checked_mul(q_heads)?;
         let blocks = if tokens == 0 { 0 } else { tokens.div_ceil(block) + 1 };
-        let list = if tokens == 0 { 0 } else { ExtendChunk::WORDS * levels.max(1) };
-        let relay = if levels == 0 { 0 } else { heads.checked_mul(relay_bytes(1, 1, dim) / 4)? };
+        let list = if tokens == 0 { 0 } else { ExtendChunk::WORDS };
         let words = [
             list,
             blocks.checked_mul(original_bytes / 4)?,
             heads.checked_mul(dim)?,
             heads.checked_mul(dim)?,
             heads.checked_mul(Certificate::WORDS)?,
-            relay,
+            heads.checked_mul(relay_bytes(1, 1) / 4)?,
         ];
         let (sections_of, _) = sections(words)?;
         let [list, staged, queries, outputs, certificates, relay] = sections_of.map(|r| 4 * r.start..4 * r.end);

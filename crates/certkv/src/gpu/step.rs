@@ -419,7 +419,7 @@ impl<'c> GpuStep<'c> {
             let drafted =
                 drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer], *tokens))?;
             for part in parts.iter().filter(|part| part.place.is_none() && part.tokens > drafted) {
-                let attended = part.tokens <= cache.core.sizes.chunk_tokens && {
+                let attended = cache.core.sizes.chunk_tokens > 0 && {
                     extended[layer].resize(*tokens * heads, Certificate::PREFILL);
                     let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
                     extend::attend(cache, layer, part, (queries, chunks), rule, own)?

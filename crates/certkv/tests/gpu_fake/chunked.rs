@@ -1,9 +1,10 @@
 //! Attention of longer chunks: every query back, and where blocks have levels, that each launch takes over what the ones before have left.
 use super::levelled::GAPS;
-use super::{DIM, GROUP, Plant, arguments, count, host, mark_of, planted, set, told, tolerance, word};
+use super::{DIM, GROUP, Plant, SIDE, arguments, count, host, mark_of, planted, set, told, tolerance, word};
 use crate::kernels::BLOCK;
 use certkv_kernel::cuda::args::Certificate;
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
+use certkv_kernel::cuda::swap::digest;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +12,11 @@ use std::sync::{Mutex, PoisonError};
 /// Heads of longer chunks that were attended.
 pub(crate) static EXTENDED: AtomicU64 = AtomicU64::new(0);
 
-/// A record that a launch over a chunk went over.
+/// A block that a launch over a chunk went over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ChunkRead {
     pub(crate) row: u32,
-    /// Bytes of the records of its level.
+    /// Bytes of the records of its level; 0: it read originals.
     pub(crate) bytes: u64,
     pub(crate) head: usize,
     pub(crate) mark: u64,
@@ -28,7 +29,11 @@ pub(crate) fn chunk_reads(on: bool) -> Vec<ChunkRead> {
         .unwrap_or_default()
 }
 
-/// Chunks of an odd number of tokens are over tolerance, and the CPU's.
+fn note(read: ChunkRead) {
+    READS.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|reads| reads.push(read));
+}
+
+/// Codes beside chunks of an odd number of tokens are over tolerance. Originals of blocks before a chunk are noted as records are.
 pub(super) extern "C" fn extend(raw: *const c_void) {
     // SAFETY: declared with this struct.
     let a: ExtendArgs = unsafe { arguments(raw) };
@@ -37,27 +42,40 @@ pub(super) extern "C" fn extend(raw: *const c_void) {
     for chunk in 0..a.chunk_count as usize {
         // SAFETY: as in `word`: a list of as many chunks.
         let chunk = unsafe { host::<ExtendChunk>(a.chunks).add(chunk).read() };
-        for at in (0..chunk.coded as usize).map(|j| chunk.row as usize * a.table_stride as usize + j) {
+        let row = chunk.row;
+        for at in (0..chunk.coded as usize).map(|j| row as usize * a.table_stride as usize + j) {
             let page = u64::from(word(a.table, at));
             for head in 0..a.kv_heads as usize {
                 let mark = mark_of(a.packed, page * a.page_stride + head as u64 * a.head_stride);
-                let read = ChunkRead { row: chunk.row, bytes: a.head_stride, head, mark };
-                READS.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|reads| reads.push(read));
+                note(ChunkRead { row, bytes: a.head_stride, head, mark });
+            }
+        }
+        let whole = chunk.from..chunk.to.min(chunk.before / BLOCK as u32).max(chunk.from);
+        for block in whole.clone() {
+            let at = a.staged + u64::from(chunk.staged + block - chunk.from) * a.staged_stride;
+            for head in 0..a.kv_heads as usize {
+                let sides = host::<u16>(at).wrapping_add(2 * head * SIDE);
+                // SAFETY: as in `word`: a block of staging.
+                let mark = digest(unsafe { core::slice::from_raw_parts(sides.cast(), 4 * SIDE) });
+                note(ChunkRead { row, bytes: 0, head, mark });
             }
         }
         let heads = a.kv_heads as usize * GROUP;
         for head in chunk.first_row as usize * heads..(chunk.first_row + chunk.tokens) as usize * heads {
-            // A head's state: how many records it is of.
-            let before = if follows { word(a.kept, head * (DIM + 12)) } else { 0 };
-            let records = if follows && planted(Plant::NoLevel) { before } else { before + chunk.coded };
+            // A head's state: how many blocks it is of, and how many of them from codes.
+            let before = [0, 1].map(|i| if follows { word(a.kept, 12 * head + i) } else { 0 });
+            let own = [chunk.coded + whole.len() as u32, chunk.coded];
+            let lost = follows && planted(Plant::NoLevel);
+            let [blocks, coded] = [0, 1].map(|i| before[i] + if lost { 0 } else { own[i] });
             if leaves {
-                set(a.kept, head * (DIM + 12), records);
+                set(a.kept, 12 * head, blocks);
+                set(a.kept, 12 * head + 1, coded);
                 continue;
             }
-            if records != chunk.before / BLOCK as u32 {
+            if a.window == 0 && blocks != chunk.before / BLOCK as u32 {
                 count(&GAPS);
             }
-            let status = if chunk.tokens % 2 == 1 { 0 } else { 2 };
+            let status = if coded > 0 && chunk.tokens % 2 == 1 { 0 } else { 2 };
             for i in head * DIM..(head + 1) * DIM {
                 set(a.out, i, word(a.query, i));
             }

@@ -40,9 +40,9 @@ pub(crate) struct World {
     r: Rng,
     next: u32,
     pub(crate) wrong: Vec<String>,
-    /// Longest chunk that is attended on the GPU, and records that such went over, of the first level and of others.
+    /// Tokens of a chunk that are attended at once, and blocks that such went over, of the first level, of others, and originals.
     pub(crate) chunk_tokens: usize,
-    pub(crate) chunked: [usize; 2],
+    pub(crate) chunked: [usize; 3],
     /// Blocks read at the first level and at others; changes, those refused for want of pages, forks, cuts, steps that were dropped, sequences that were away, units cached, sequences that began with some, and those of files.
     seen: [usize; 11],
 }
@@ -117,7 +117,7 @@ impl World {
             next: 0,
             wrong: Vec::new(),
             chunk_tokens: 0,
-            chunked: [0; 2],
+            chunked: [0; 3],
             seen,
         }
     }
@@ -245,7 +245,7 @@ impl World {
                 wrong.push(format!("layer {layer}: {all} blocks read of {want}"));
             }
         }
-        wrong.extend(self.chunks_wrong(&parts, &chunked, (&queries, &out)));
+        wrong.extend(self.chunks_wrong((&parts, &tokens), &chunked, (&queries, &out), !packed));
         if ended {
             let mut tokens = tokens.into_iter();
             for (at, n) in &parts {

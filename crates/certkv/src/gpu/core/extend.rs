@@ -1,8 +1,7 @@
-//! Attention of a longer chunk: one launch, or where blocks have levels one for each, behind each other.
+//! Launches of attention of a longer chunk.
 use super::Core;
 use crate::Error;
 use crate::gpu::policy::Limit;
-use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk, Relay};
 use certkv_kernel::cuda::queue::Span;
@@ -10,63 +9,54 @@ use certkv_kernel::cuda::tensor::Tensor;
 use core::ops::Range;
 
 impl Core {
-    /// Enqueues attention of one longer chunk, all of whose inputs are in `buffer`. `launches`: what each launch is told, with the level whose records it goes over, as they lie there;
-    /// without levels one.
+    /// Enqueues one launch over a chunk, which the device has been told of: over records of a level, without levels those of the layer, and over originals in staging. Whether it
+    /// takes over what the one before it has left, and leaves that to another.
     pub(in crate::gpu) fn extend(
         &self,
         layer: usize,
-        launches: &[(usize, ExtendChunk)],
-        buffer: &DeviceBuffer,
+        (level, chunk): (usize, ExtendChunk),
+        [follows, leaves]: [bool; 2],
         limit: Limit,
     ) -> Result<(), Error> {
         let (s, of, kit) = (&self.sizes, &self.sizes.chunks, self.kit(layer));
+        let none = || Error::Config { field: "chunk_tokens", why: "no kernels".into() };
+        let buffer = self.chunks.as_ref().ok_or_else(none)?;
         let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
         let t = self.block_tables(layer)?;
-        for (at, (level, chunk)) in launches.iter().enumerate() {
-            let elements = chunk.tokens as usize * s.q_heads() * s.dim;
-            let (list, bytes) = (of.list.start, size_of::<ExtendChunk>());
-            let args = Extend {
-                variant: &kit.variant,
-                chunks: &[*chunk],
-                listed: Span::of(buffer, list + at * bytes, bytes)?,
-                rows: t.rows,
-                stride: t.stride,
-                kv_heads: t.kv_heads,
-                table: t.packed,
-                packed: self.packed_of(layer)?,
-                staged: span(&of.staged)?,
-                centres: self.of_layer(&self.centres, layer)?,
-                query: Tensor::of(buffer, of.queries.start, Element::F32, elements)?,
-                out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
-                certificates: Some(span(&of.certificates)?),
-                scale: self.scale,
-                relative: limit.relative,
-                absolute: limit.absolute,
-                limits: self.limits(limit)?,
-                sight: self.sight(layer),
-                metrics: self.metrics_at(layer, *level)?,
-                relay: None,
-            };
-            let (kernel, args) = match &self.levels {
-                None => (&kit.extend, args),
-                Some((kits, ..)) => {
-                    let (of_level, own) = (&s.levels[*level], &s.group(layer).tables.levels[*level]);
-                    let kit = &kits.each[*level];
-                    let args = Extend {
-                        variant: &kit.variant,
-                        table: self.table(&own.packed)?,
-                        packed: self.packed_at_level(layer, of_level)?,
-                        relay: Some(Relay { kept: span(&of.relay)?, follows: at > 0, leaves: at + 1 < launches.len() }),
-                        ..args
-                    };
-                    (&kit.extend, args)
-                }
-            };
-            let Some(kernel) = kernel else {
-                return Err(Error::Config { field: "chunk_tokens", why: "no kernels".into() });
-            };
-            extend::extend(&self.queue, kernel, &args)?;
-        }
-        Ok(())
+        let (kernel, variant, table, packed) = match &self.levels {
+            None => (kit.extend.as_ref(), &kit.variant, t.packed, self.packed_of(layer)?),
+            Some((kits, ..)) => {
+                let (kit, own) = (&kits.each[level], &s.group(layer).tables.levels[level]);
+                let packed = self.packed_at_level(layer, &s.levels[level])?;
+                (kit.extend.as_ref(), &kit.pack.1, self.table(&own.packed)?, packed)
+            }
+        };
+        let elements = chunk.tokens as usize * s.q_heads() * s.dim;
+        let args = Extend {
+            variant,
+            chunks: &[chunk],
+            listed: span(&of.list)?,
+            rows: t.rows,
+            stride: t.stride,
+            kv_heads: t.kv_heads,
+            table,
+            packed,
+            staged: span(&of.staged)?,
+            centres: self.of_layer(&self.centres, layer)?,
+            query: Tensor::of(buffer, of.queries.start, Element::F32, elements)?,
+            out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
+            certificates: Some(span(&of.certificates)?),
+            scale: self.scale,
+            relative: limit.relative,
+            absolute: limit.absolute,
+            limits: self.limits(limit)?,
+            sight: self.sight(layer),
+            metrics: self.metrics_at(layer, level)?,
+            relay: match follows || leaves {
+                true => Some(Relay { kept: span(&of.relay)?, follows, leaves }),
+                false => None,
+            },
+        };
+        Ok(extend::extend(&self.queue, kernel.ok_or_else(none)?, &args)?)
     }
 }
