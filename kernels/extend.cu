@@ -111,25 +111,30 @@ CKV_FN void extend_block(const CkvExtendArgs& a, const Tile& t, u8* shared, u8* 
     for (int mt = 0; mt < MT; mt++) st.l[mt][0] += mass.weight[mt][0], st.l[mt][1] += mass.weight[mt][2];
 }
 
-CKV_FN void store_pair(const CkvExtendArgs& a, u64 at, float x, float y) {
+// Returns the square of what rounding takes from the two.
+CKV_FN float store_pair(const CkvExtendArgs& a, u64 at, float x, float y) {
     if (a.out_type == 2) {
         *(Vec2*)((float*)a.out + at) = Vec2{float_as_u32(x), float_as_u32(y)};
-    } else {
-        *(u32*)((u16*)a.out + at) = a.out_type == 1 ? b2_pack(x, y) : h2_pack(x, y);
+        return 0.0f;
     }
+    const bool wide = a.out_type == 1;
+    const u32 bits = wide ? b2_pack(x, y) : h2_pack(x, y);
+    *(u32*)((u16*)a.out + at) = bits;
+    const float u = x - (wide ? b_lo(bits) : h_lo(bits)), v = y - (wide ? b_hi(bits) : h_hi(bits));
+    return fma_ru(u, u, fma_ru(v, v, 0.0f));
 }
 
-// Writes the warp's outputs, and leaves their norms and those less the centre, squared.
-CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centre, const State& st, float (&norm)[MT][2], float (&radius)[MT][2]) {
+// Writes the warp's outputs, and leaves their norms, those less the centre, and what rounding took, squared.
+CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centre, const State& st, float (&norm)[MT][2], float (&radius)[MT][2], float (&lost)[MT][2]) {
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const u32 row = row_number(mt, half);
             const bool there = is_row(t, row);
-            const u64 at = output_row(a, t, row) * D + 2 * (lane() & 3);
+            const u64 at = row_at(a.out_strides, t.chunk.first_row + t.first + token_of(row), t.head * GROUP + head_of(row)) + 2 * (lane() & 3);
             const float inverse = 1.0f / st.l[mt][half];
-            float n = 0.0f, r = 0.0f;
+            float n = 0.0f, r = 0.0f, off = 0.0f;
 #pragma unroll
             for (int e = 0; e < EIGHTHS; e++) {
                 float x[2];
@@ -139,11 +144,11 @@ CKV_FN void store_rows(const CkvExtendArgs& a, const Tile& t, const float* centr
                     const float away = x[i] - (centre ? ldg(centre + 8 * e + 2 * (lane() & 3) + i) : 0.0f);
                     n = fma_rn(x[i], x[i], n), r = fma_rn(away, away, r);
                 }
-                if (there) store_pair(a, at + 8 * e, x[0], x[1]);
+                if (there) off += store_pair(a, at + 8 * e, x[0], x[1]);
             }
-            n += shfl_xor(n, 1), r += shfl_xor(r, 1);
-            n += shfl_xor(n, 2), r += shfl_xor(r, 2);
-            norm[mt][half] = n, radius[mt][half] = r;
+            n += shfl_xor(n, 1), r += shfl_xor(r, 1), off += shfl_xor(off, 1);
+            n += shfl_xor(n, 2), r += shfl_xor(r, 2), off += shfl_xor(off, 2);
+            norm[mt][half] = n, radius[mt][half] = r, lost[mt][half] = off;
         }
     }
 }
@@ -228,14 +233,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
         if (certify && sight != NOTHING) certify_block<false>(a, t, block, at, summary_of(norms, a.centres ? of_warp(q).centre : 0.0f), q, st, mass, sums);
     }
     if (a.part & LEAVES) return leave(a, t, st, sums);
-    float norm[MT][2], radius[MT][2];
-    store_rows(a, t, centre_of(a, t), st, norm, radius);
+    float norm[MT][2], radius[MT][2], lost[MT][2];
+    store_rows(a, t, centre_of(a, t), st, norm, radius, lost);
     if (!certify) return;
     // The lane's row.
-    const float n = own_row(norm), r = own_row(radius), l = own_row(st.l);
+    const float n = own_row(norm), r = own_row(radius), l = own_row(st.l), off = sqrt_ru(own_row(lost) * UP);
     const u32 c4 = lane() & 3, row = warp() * ROWS + 8 * c4 + (lane() >> 2);
     if (c4 >= (u32)(2 * MT) || !is_row(t, row)) return;
     const u32 tokens = t.chunk.before + t.first + token_of(row) + 1;
     const float products = (float)((tokens + 15) / 16 + TILES);
-    a.certificates[output_row(a, t, row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP + LOST_SQUARES), products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
+    a.certificates[output_row(a, t, row)] = certify_row(a, sums, l, sqrt_rn(n), sqrt_ru(r * UP + LOST_SQUARES), off, products, tokens, limit_of(a, t.head * GROUP + head_of(row)));
 }

@@ -1,5 +1,6 @@
 // Arguments of the extend kernel. The twin in Rust is `ExtendArgs`.
 #pragma once
+#include "strides.cuh"
 #include "verdict.cuh"
 
 // New tokens of one sequence, and what of that which they see a launch goes over: records of blocks before them, and behind those blocks of originals, which lie in staging, one behind the other. One launch
@@ -24,8 +25,8 @@ struct CkvExtendArgs {
     const u8* staged;       // block b: staged + b * staged_stride, [kv_heads][keys, values] in fragment order
     u64 staged_stride;
     const float* centres;   // [rows][kv_heads][D] value centres; null: zero
-    const void* query;      // [tokens of all chunks][kv_heads * GROUP][D], of type query_type
-    void* out;              // the same shape, of type out_type
+    const void* query;      // [tokens of all chunks][kv_heads * GROUP][D], of type query_type, as query_strides has it
+    void* out;              // the same shape, of type out_type, as out_strides has it
     CkvCertificate* certificates; // [tokens of all chunks][kv_heads * GROUP]; null: not wanted, and not computed
     u32 chunk_count;
     u32 tiles;              // of all chunks
@@ -41,5 +42,8 @@ struct CkvExtendArgs {
     u32 part;               // of several launches: FOLLOWS and LEAVES
     const CkvLimit* limits; // [kv_heads * GROUP] a tolerance for each query head, in place of `relative` and `absolute`; null: those for all
     const float* metrics;   // of a variant whose keys are a calibration's: of each KV head their centre, then their balance scale, and more where those have groups: grouped.cuh; or their directions: directions.cuh
-    float* kept;            // [tokens of all chunks][kv_heads * GROUP][KEPT] what launches leave to each other beside `out`, which is of f32 then; null of one alone
+    float* sums;            // [tokens of all chunks][kv_heads * GROUP][D] what launches leave to each other of outputs, in the place of `out` or another; null of one alone
+    float* kept;            // [tokens of all chunks][kv_heads * GROUP][KEPT] and beside that; the same
+    CkvStrides query_strides;
+    CkvStrides out_strides;
 };

@@ -165,10 +165,10 @@ CKV_FN Summary summary_of(const u32* norms, float centre) {
     return Summary{0.0f, 0.0f, 0.0f, sqrt_ru(u32_as_float(norms[0]) * up + LOST_SQUARES), 0.0f, 0.0f, add_ru(value, centre), value};
 }
 
-// The certificate of the lane's row. `norm`, `radius`: of its output and of that less the centre; `products`: in its longest chain of sums.
-CKV_FN CkvCertificate certify_row(const CkvExtendArgs& a, const Sums& s, float l, float norm, float radius, float products, u32 tokens, const CkvLimit& limit) {
+// The certificate of the lane's row. `norm`, `radius`: of its output and of that less the centre; `off`: what rounding to 16 bits takes from it; `products`: in its longest chain of sums.
+CKV_FN CkvCertificate certify_row(const CkvExtendArgs& a, const Sums& s, float l, float norm, float radius, float off, float products, u32 tokens, const CkvLimit& limit) {
     // Of several launches any may have turned values; what one leaves to the next is added in two roundings of each sum, for which its products count.
     const float digits = 2.0f * products * U_MMA + 8.0e-7f + (TURBO_VALUES || a.part ? TURN_ROUNDING : 0.0f);
-    const float accumulated = s.value_norm * (digits + (float)tokens * 6.0e-8f * (rcp(l) * UP)) * UP;
+    const float accumulated = (s.value_norm * (digits + (float)tokens * 6.0e-8f * (rcp(l) * UP)) + off) * UP;
     return conclude(Judged{s.m, l, s.g, s.gr, s.h, s.v, s.g_rows, s.gr_rows, s.radius, norm, radius}, accumulated, limit.relative, limit.absolute);
 }

@@ -21,7 +21,7 @@ __attribute__((noinline)) __device__ void prepare_grouped(const CkvExtendArgs& a
         const u32 row = warp() * ROWS + number;
         const bool there = is_row(t, row);
         const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
-        const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D;
+        const u64 at = row_at(a.query_strides, (u32)token, t.head * GROUP + head_of(row));
         float x[PER];
         FoldSums sums;
         clear(sums);

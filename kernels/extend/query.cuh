@@ -114,7 +114,7 @@ CKV_FN void prepare_queries(const CkvExtendArgs& a, const Tile& t, const Query& 
         const u32 number = 8 * i + (lane() >> 2), row = warp() * ROWS + number;
         const bool there = is_row(t, row);
         const u64 token = (u64)t.chunk.first_row + t.first + token_of(row);
-        const u64 at = ((token * a.kv_heads + t.head) * GROUP + head_of(row)) * D + 8 * (lane() & 3);
+        const u64 at = row_at(a.query_strides, (u32)token, t.head * GROUP + head_of(row)) + 8 * (lane() & 3);
         float most = 0.0f, square = 0.0f;
 #if CKV_FOLD
         const Metric metric = metric_of(a.metrics, t.head);

@@ -1,7 +1,7 @@
 // Several launches over what a chunk sees: over records of several levels, formats that blocks before it have, or over more originals than staging holds.
 //
 // They run one behind the other. Each begins with nothing, and when its own records are over takes over what those before it have left, in no format's terms (outputs as they are and not rotated, logits with
-// what a keys' centre adds); it goes on with its originals and leaves the sum. The last one writes outputs and certificates. Sums of outputs are left in the place of the outputs, in single precision: a lane
+// what a keys' centre adds); it goes on with its originals and leaves the sum. The last one writes outputs and certificates. Sums of outputs may be left in the place of the outputs: a lane
 // finds there what the same lane has left, however CTAs are cut.
 #pragma once
 
@@ -12,7 +12,7 @@ constexpr u32 FOLLOWS = 1, LEAVES = 2;
 constexpr int KEPT = 12;
 
 CKV_FN float* kept_of(const CkvExtendArgs& a, const Tile& t, u32 row) { return a.kept + output_row(a, t, row) * KEPT; }
-CKV_FN float* sums_of(const CkvExtendArgs& a, const Tile& t, u32 row) { return (float*)a.out + output_row(a, t, row) * D + 2 * (lane() & 3); }
+CKV_FN float* sums_of(const CkvExtendArgs& a, const Tile& t, u32 row) { return a.sums + output_row(a, t, row) * D + 2 * (lane() & 3); }
 
 // The row whose sums the lane keeps, and whether there is one.
 CKV_FN u32 kept_row() { return warp() * ROWS + 8 * (lane() & 3) + (lane() >> 2); }

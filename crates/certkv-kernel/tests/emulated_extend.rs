@@ -6,7 +6,7 @@ mod extend_cases;
 #[path = "emulated_extend/relays.rs"]
 mod relays;
 use certkv_core::Dtype;
-use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::args::{Certificate, Element, Strides};
 use certkv_kernel::cuda::extend::ExtendArgs;
 use certkv_kernel::cuda::{Arch, Sight, Variant};
 use certkv_testkit::generate::Kind;
@@ -36,11 +36,14 @@ fn run(case: &Case, variant: &Variant, certify: bool, out_type: Element, seed: u
         memory.borrow_mut().push(buffer);
         at
     });
-    let out = Buffer::of(&vec![0xffu8; placed.outputs * out_type.bytes()]);
+    // Rows of outputs with something between them.
+    let (dim, apart) = (case.spec.dim, case.spec.seed as usize / 2 % 2 * 8);
+    let out = Buffer::of(&vec![0xffu8; placed.heads * (dim + apart) * out_type.bytes()]);
     let certificates = Buffer::of(&vec![u32::MAX; placed.heads * Certificate::WORDS]);
     let args = ExtendArgs {
         out: out.pointer(),
         out_type: out_type as u32,
+        out_strides: Strides::dense(case.spec.group * case.spec.kv_heads, dim + apart),
         certificates: if certify { certificates.pointer() } else { 0 },
         ..placed.args
     };
@@ -50,11 +53,13 @@ fn run(case: &Case, variant: &Variant, certify: bool, out_type: Element, seed: u
     let ctas = args.tiles * args.kv_heads;
     let launch = Launch::new(ctas, shape.threads() as u32, shape.shared as u32).seed(seed).truncating().noisy();
     kernel.launch("ckv_extend", launch, &args, &all).unwrap_or_else(|e| panic!("{:?}: {e}", case.spec));
-    let out = match out_type {
+    let out: Vec<f32> = match out_type {
         Element::F32 => out.read(),
         Element::F16 => out.read::<u16>().iter().map(|x| Dtype::F16.decode16(*x)).collect(),
         Element::Bf16 => out.read::<u16>().iter().map(|x| Dtype::Bf16.decode16(*x)).collect(),
     };
+    assert!(out.chunks_exact(dim + apart).all(|row| row[dim..].iter().all(|x| x.is_nan())), "{:?}", case.spec);
+    let out = out.chunks_exact(dim + apart).flat_map(|row| &row[..dim]).copied().collect();
     let certificates = certificates.read::<u32>().as_chunks().0.iter().map(Certificate::from_words).collect();
     Run { out, certificates }
 }
@@ -214,6 +219,10 @@ fn how_it_is_run_changes_nothing() {
         let narrow = run(&case, &variant(&spec, 2, 2), true, element, 1);
         let rounded: Vec<u32> = first.out.iter().map(|x| dtype.decode16(dtype.encode16(*x)).to_bits()).collect();
         assert_eq!(rounded, bits(&narrow), "{element:?}");
+        let v = case.judge(&narrow.out, &narrow.certificates);
+        assert!(v.wrong.is_empty(), "{element:?}: {:?}", &v.wrong[..v.wrong.len().min(4)]);
+        let wider = |(a, b): (&Certificate, &Certificate)| a.e_arith > b.e_arith;
+        assert!(narrow.certificates.iter().zip(&first.certificates).all(wider), "{element:?}");
     }
 }
 

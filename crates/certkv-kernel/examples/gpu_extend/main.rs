@@ -151,6 +151,7 @@ fn run(
         for (kernels, variant, args) in launches {
             let args = ExtendArgs {
                 out: out.address(),
+                sums: out.address(),
                 out_type: Element::F32 as u32,
                 certificates: certificates.address(),
                 ..*args

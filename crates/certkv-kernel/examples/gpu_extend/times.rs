@@ -4,7 +4,7 @@ use super::extend_cases::metrics::Metrics;
 use certkv_codec::Encoder;
 use certkv_core::{Dtype, Geometry, RecordLayout};
 use certkv_device::cuda::{DeviceBuffer, Gpu, GpuStream, LaunchOptions, TimedEvent};
-use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::args::{Certificate, Element, Strides};
 use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of, relay_bytes};
 use certkv_kernel::cuda::{Arch, Compiler, Kernels, Variant, Verb};
 use certkv_testkit::generate::Rng;
@@ -128,6 +128,8 @@ fn level(
         query_type: Element::F16 as u32,
         scale: (DIM as f32).powf(-0.5),
         relative: 0.05,
+        query_strides: Strides::dense(KV_HEADS * GROUP, DIM),
+        out_strides: Strides::dense(KV_HEADS * GROUP, DIM),
         metrics: told.as_ref().map_or(0, DeviceBuffer::address),
         part: u32::from(number > 0) | u32::from(!last) << 1,
         ..ExtendArgs::default()
@@ -173,9 +175,8 @@ fn time(
     let mut queries = normals(DIM * 4096, 4);
     queries = queries.into_iter().cycle().take(rows * DIM).collect();
     let query = upload(gpu, stream, &words(&queries))?;
-    // Launches leave sums in the place of outputs.
-    let out_type = if variants.len() > 1 { Element::F32 } else { Element::F16 };
-    let out = DeviceBuffer::new(gpu, rows * DIM * out_type.bytes())?;
+    let out = DeviceBuffer::new(gpu, rows * DIM * 2)?;
+    let sums = DeviceBuffer::new(gpu, if variants.len() > 1 { rows * DIM * 4 } else { 16 })?;
     let certificates = DeviceBuffer::new(gpu, rows * size_of::<Certificate>())?;
     let kept = DeviceBuffer::new(gpu, relay_bytes(tokens * chunks, KV_HEADS * GROUP))?;
     let launch = || -> Result<(), Failure> {
@@ -185,7 +186,8 @@ fn time(
                 staged_stride: block.len() as u64,
                 query: query.address(),
                 out: out.address(),
-                out_type: out_type as u32,
+                sums: sums.address(),
+                out_type: Element::F16 as u32,
                 certificates: if certify { certificates.address() } else { 0 },
                 kept: kept.address(),
                 ..*args

@@ -1,5 +1,5 @@
 //! Attention of chunks of queries: how a CTA is cut, the arguments of `kernels/extend.cu` byte for byte, and its launch.
-use super::args::{Certificate, Element};
+use super::args::{Certificate, Strides};
 use super::directions::half_bytes;
 use super::grouped::{halves, kept_bytes};
 use super::launch::{CHAINED, word};
@@ -157,9 +157,9 @@ pub struct ExtendArgs {
     pub kv_heads: u32,
     /// Entries per row of `table`.
     pub table_stride: u32,
-    /// [`Element`] of the queries.
+    /// [`Element`](super::args::Element) of the queries.
     pub query_type: u32,
-    /// [`Element`] of the outputs.
+    /// [`Element`](super::args::Element) of the outputs.
     pub out_type: u32,
     /// Scale of the logits.
     pub scale: f32,
@@ -177,15 +177,23 @@ pub struct ExtendArgs {
     pub limits: u64,
     /// `u32[kv_heads][metric_stride]`: what keys are coded in ([`metrics`](super::metrics)), of a variant that [needs them](Variant::is_calibrated); 0 for others.
     pub metrics: u64,
-    /// `f32[tokens of all chunks][kv_heads group][12]`: what launches leave to each other beside `out`, which is of [`Element::F32`] then; of one alone 0.
+    /// `f32[tokens of all chunks][kv_heads group][dim]`: what launches leave to each other of outputs; of one alone 0.
+    pub sums: u64,
+    /// `f32[tokens of all chunks][kv_heads group][12]`: and beside that; the same.
     pub kept: u64,
+    /// Of the queries.
+    pub query_strides: Strides,
+    /// Of the outputs.
+    pub out_strides: Strides,
 }
 
 /// What several launches over a chunk leave to each other, each behind the one before: over records of several levels, or over more originals than staging holds. Those but the last
-/// write no output, but leave sums of outputs in their place, which are of single precision.
+/// write no output.
 #[derive(Debug, Clone, Copy)]
 pub struct Relay<'a> {
-    /// [`relay_bytes`] the chunks.
+    /// `f32[tokens][kv_heads group][dim]`: sums of outputs, in the place of outputs of single precision that follow each other, or another.
+    pub sums: Span<'a>,
+    /// [`relay_bytes`] of the chunks.
     pub kept: Span<'a>,
     /// Whether a launch before this one has left something.
     pub follows: bool,
@@ -265,8 +273,7 @@ pub fn chunks_of(
 /// Enqueues `ckv_extend`.
 ///
 /// # Errors
-/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens, or with more records than the table has or lie before them, and for certificates of
-/// outputs of 16 bits, or launches that leave something in their place.
+/// As [`attend`](super::launch::attend); [`CudaError::BadArgument`] for chunks without tokens, or with more records than the table has or lie before them,
 pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
     let (l, group) = (a.variant.layout(), a.variant.group());
@@ -275,19 +282,14 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
     if a.chunks.iter().any(|c| c.tokens == 0) {
         return Err(CudaError::BadArgument { argument: "chunks", why: "one of no token" });
     }
-    if a.relay.is_some() && a.out.element() != Element::F32 {
-        return Err(CudaError::BadArgument { argument: "out", why: "launches leave sums there, of single precision" });
-    }
-    if a.certificates.is_some() && a.out.element() != Element::F32 {
-        let why = "certificates do not know of what outputs of 16 bits are rounded by";
-        return Err(CudaError::BadArgument { argument: "out", why });
-    }
     let block = l.tokens() as u32;
     if a.chunks.iter().any(|c| c.coded > c.before / block || c.coded as usize > a.stride) {
         return Err(CudaError::BadArgument { argument: "chunks", why: "more records than blocks before one" });
     }
     let tokens = last.first_row as usize + last.tokens as usize;
-    let outputs = tokens * a.kv_heads * group * l.dim;
+    let shape_of = [tokens, a.kv_heads * group, l.dim];
+    let (query, query_strides) = on.takes_rows(a.query, "query", shape_of)?;
+    let (out, out_strides) = on.gives_rows(a.out, "out", shape_of)?;
     let end = |c: &ExtendChunk| c.staged + c.staged_blocks(block);
     let blocks = a.chunks.iter().map(end).max().unwrap_or(0) as usize;
     let staged_stride = 2 * a.kv_heads * l.original_side_bytes();
@@ -302,8 +304,8 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
         staged: on.reads(a.staged, "staged", blocks * staged_stride)?,
         staged_stride: staged_stride as u64,
         centres: on.reads(a.centres, "centres", 4 * a.rows * a.kv_heads * l.dim)?,
-        query: on.takes(a.query, "query", outputs)?,
-        out: on.gives(a.out, "out", outputs)?,
+        query,
+        out,
         certificates: on.may_write(
             a.certificates,
             "certificates",
@@ -323,7 +325,10 @@ pub fn extend(queue: &Queue, kernel: &Function, a: &Extend<'_>) -> Result<(), Cu
         part: a.relay.map_or(0, |relay| u32::from(relay.follows) | u32::from(relay.leaves) << 1),
         limits: on.may_read(a.limits, "limits", 8 * a.kv_heads * group)?,
         metrics: metrics_of(&mut on, a.variant, a.metrics, a.kv_heads)?,
+        sums: on.may_write(a.relay.map(|relay| relay.sums), "relay", 4 * shape_of.iter().product::<usize>())?,
         kept: on.may_write(a.relay.map(|relay| relay.kept), "relay", relay_bytes(tokens, a.kv_heads * group))?,
+        query_strides,
+        out_strides,
     };
     let ctas = word("tiles", tiles.saturating_mul(a.kv_heads))?;
     let (threads, shared) = (word("threads", shape.threads())?, word("shared memory", shape.shared)?);
@@ -339,7 +344,7 @@ mod tests {
 
     #[test]
     fn structs_have_the_sizes_of_their_twins() {
-        assert_eq!(size_of::<ExtendArgs>(), 14 * 8 + 12 * 4);
+        assert_eq!(size_of::<ExtendArgs>(), 15 * 8 + 16 * 4);
         assert_eq!(size_of::<ExtendChunk>(), 36);
     }
 

@@ -183,6 +183,23 @@ impl<'a> Tensor<'a> {
         Span::new(self.address, elements * self.element.bytes())
     }
 
+    /// Some tokens of rows of `[tokens, heads, channels]`, `count` from `first` on.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for rows of other heads, [`CudaError::OutOfRange`] for fewer.
+    pub fn tokens(
+        &self,
+        argument: &'static str,
+        [heads, dim]: [usize; 2],
+        (first, count): (usize, usize),
+    ) -> Result<Self, CudaError> {
+        self.holding_rows(argument, [first.saturating_add(count), heads, dim])?;
+        let dense = Rows::dense(count, heads, dim);
+        let rows = self.rows.map_or(dense, |rows| Rows { count, ..rows });
+        let address = self.address + (first * rows.stride * self.element.bytes()) as u64;
+        Ok(Self { address, ..*self }.in_rows(rows))
+    }
+
     /// Where rows of `[tokens, heads, channels]` begin, written to `into`.
     ///
     /// # Errors
@@ -202,17 +219,6 @@ impl<'a> Tensor<'a> {
         into.clear();
         into.extend((0..tokens).flat_map(|token| (0..heads).map(move |head| at(token, head))));
         Ok(())
-    }
-
-    /// The address, if `needs` elements are there, one after the other.
-    pub(super) fn holding(&self, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        if self.rows.is_some() {
-            return Err(CudaError::BadArgument {
-                argument,
-                why: "rows at a distance, which the kernel does not step over",
-            });
-        }
-        self.long_enough(argument, needs)
     }
 
     /// The address, the strides, and the elements from the first row to behind the last, if rows of `count` tokens, `heads` heads and `dim`

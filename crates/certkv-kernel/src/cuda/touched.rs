@@ -56,11 +56,6 @@ impl Touched {
         span.holding(argument, needs)
     }
 
-    /// Elements that the kernel reads.
-    pub(super) fn takes(&mut self, t: Tensor<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        Ok(self.note(Touch::read(t.holding(argument, needs)?, needs * t.element().bytes())))
-    }
-
     /// Rows of `[tokens, heads, channels]` that the kernel reads, and where they are.
     pub(super) fn takes_rows(
         &mut self,
@@ -90,11 +85,6 @@ impl Touched {
     ) -> Result<(u64, Strides), CudaError> {
         let (address, strides, extent) = t.holding_rows(argument, shape)?;
         Ok((self.note(touch(address, extent * t.element().bytes())), strides))
-    }
-
-    /// Elements that it writes.
-    pub(super) fn gives(&mut self, t: Tensor<'_>, argument: &'static str, needs: usize) -> Result<u64, CudaError> {
-        Ok(self.note(Touch::write(t.holding(argument, needs)?, needs * t.element().bytes())))
     }
 
     /// Tells the checker. Before the launch.

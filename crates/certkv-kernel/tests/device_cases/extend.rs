@@ -10,7 +10,7 @@ use certkv_codec::decode::decode_value;
 use certkv_codec::{Encoder, FixedScales};
 use certkv_core::fragment::{key_place, value_place};
 use certkv_core::{Dtype, Geometry, RecordLayout};
-use certkv_kernel::cuda::args::{Certificate, Element};
+use certkv_kernel::cuda::args::{Certificate, Element, Strides};
 use certkv_kernel::cuda::extend::{ExtendArgs, chunks_of};
 use certkv_kernel::cuda::{Sight, Variant};
 use certkv_testkit::generate::{Heads, Kind, Rng, Shape, decode, heads};
@@ -293,6 +293,11 @@ impl Case {
             }
             centres.extend(heads.iter().flat_map(|h| h.centre.iter().map(|x| x.to_bits())));
         }
+        // Rows of queries with something between them.
+        let apart = spec.seed as usize % 2 * 8;
+        let between = vec![0x7e00; apart];
+        let queries: Vec<u16> =
+            self.queries.chunks_exact(d).flat_map(|row| row.iter().chain(&between)).copied().collect();
         let args = ExtendArgs {
             chunks: place(&bytes32(chunks.iter().flat_map(|c| c.words()))),
             packed: place(&packed),
@@ -302,7 +307,7 @@ impl Case {
             staged: place(&staged),
             staged_stride: (kv * 2 * l.original_side_bytes()) as u64,
             centres: place(&bytes32(centres)),
-            query: place(&bytes(&self.queries)),
+            query: place(&bytes(&queries)),
             chunk_count: chunks.len() as u32,
             tiles,
             kv_heads: kv as u32,
@@ -314,6 +319,8 @@ impl Case {
             sinks: spec.sight.map_or(0, |s| s.sinks),
             limits: limits::words(spec.seed, spec.relative, self.q_heads()).map_or(0, |w| place(&bytes32(w))),
             metrics: self.metrics.words().map_or(0, |w| place(&bytes32(w))),
+            query_strides: Strides::dense(self.q_heads(), d + apart),
+            out_strides: Strides::dense(self.q_heads(), d),
             ..ExtendArgs::default()
         };
         let heads = self.tokens() * self.q_heads();

@@ -32,6 +32,7 @@ fn run(relay: &Relay, warps: usize, certify: bool, spoil: fn(f32) -> f32) -> (Ve
         let kernel = Emulated::build("extend.cu", &macros).unwrap_or_else(|e| panic!("{e}"));
         let args = ExtendArgs {
             out: out.pointer(),
+            sums: out.pointer(),
             out_type: Element::F32 as u32,
             certificates: if certify { certificates.pointer() } else { 0 },
             ..placed.args

@@ -3,17 +3,19 @@
 //!
 //! Launches that share what a piece of a chunk sees leave to each other what they have summed: one for each level that blocks before it have, and one for as many originals as staging holds.
 //!
-//! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and the outputs back; where codes do not do, as much once more, and the
-//! originals of all that is seen over the link. The call waits for them, as the step's outputs are the host's.
+//! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and queries and outputs of the host over the link; where codes do not do, as much once more, and the
+//! originals of all that is seen over the link. The call waits for them.
 use super::cache::GpuCache;
 use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
 use crate::{Certificate, Error, Status};
 use certkv_core::PageId;
-use certkv_kernel::cuda::args;
+use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
+use certkv_kernel::cuda::tensor::Tensor;
 use core::ops::Range;
+use std::sync::Arc;
 
 /// Tokens of a chunk that are attended at once.
 struct Piece {
@@ -50,18 +52,25 @@ fn turns(coded: impl Iterator<Item = usize>, originals: Range<usize>, hole: Rang
     turns
 }
 
-/// Causal attention of a chunk, at most [`chunk_tokens`](super::GpuConfig::chunk_tokens) at once, written to `out`; `queries` and `out` are the step's,
-/// `[token][q_heads dim]`, and `certificates` the chunk's, `[token][q_heads]`. Returns `false` where the GPU does not do: without room for chunks, or with numbers that halves do not hold.
+/// Where a step's queries are, and its outputs go, `[token][q_heads][dim]`.
+pub(super) enum Io<'a> {
+    Host(&'a [f32], &'a mut [f32]),
+    /// A copy of neither is made.
+    Device(Tensor<'a>, Tensor<'a>),
+}
+
+/// Causal attention of a chunk, at most [`chunk_tokens`](super::GpuConfig::chunk_tokens) at once. `certificates` are the chunk's, `[token][q_heads]`. Returns `false` where the GPU does not do: without
+/// room for chunks, or with numbers that halves do not hold; outputs are worth nothing then.
 pub(super) fn attend(
     cache: &mut GpuCache,
     layer: usize,
     part: &Part,
-    (queries, out): (&[f32], &mut [f32]),
+    mut io: Io<'_>,
     rule: Rule,
     certificates: &mut [Certificate],
 ) -> Result<bool, Error> {
     let (s, most) = (&cache.core.sizes, cache.core.sizes.chunk_tokens);
-    let (heads, width) = (s.q_heads(), s.q_heads() * s.dim);
+    let (heads, width, shape) = (s.q_heads(), s.q_heads() * s.dim, [s.q_heads(), s.dim]);
     let exact = cache.core.kit(layer).exact && s.levels.is_empty();
     let coded = part.len >= s.block && !exact;
     if most == 0 {
@@ -69,27 +78,40 @@ pub(super) fn attend(
     }
     let new = part.reservations.get(s.group_of(layer)).map(|of| of.rows().map(|span| span.host).collect());
     let new: Vec<PageId> = new.unwrap_or_default();
+    let core = Arc::clone(&cache.core);
+    let (buffer, of) = (core.chunks.as_ref().ok_or_else(no_room)?, &core.sizes.chunks);
     let mut brought = false;
     for first in (0..part.tokens).step_by(most) {
         let piece = Piece { before: part.len + first, tokens: most.min(part.tokens - first) };
-        let own = (part.first_row + first) * width..(part.first_row + first + piece.tokens) * width;
-        let buffer = cache.core.chunks.as_ref().ok_or_else(no_room)?;
-        cache.ring.send(&cache.core.queue, buffer, cache.core.sizes.chunks.queries.start, &queries[own.clone()])?;
+        let row = part.first_row + first;
+        let own = row * width..(row + piece.tokens) * width;
+        let tensors = match &io {
+            Io::Host(queries, _) => {
+                cache.ring.send(&core.queue, buffer, of.queries.start, &queries[own.clone()])?;
+                let at = |bytes: &Range<usize>| Tensor::of(buffer, bytes.start, Element::F32, own.len());
+                [at(&of.queries)?, at(&of.outputs)?]
+            }
+            Io::Device(query, out) => {
+                let rows = (row, piece.tokens);
+                [query.tokens("query", shape, rows)?, out.tokens("out", shape, rows)?]
+            }
+        };
         // From codes first, where there are any and they may do.
-        let mut done = (!coded || rule != Rule::Dense) && run(cache, layer, (part, &piece), &new, (rule, true))?;
+        let mut done =
+            (!coded || rule != Rule::Dense) && run(cache, layer, (part, &piece), &new, (rule, true), tensors)?;
         if !done && coded {
             if !core::mem::replace(&mut brought, true) {
-                cache.bring_layer(part.id, layer, part.len / cache.core.sizes.block)?;
+                cache.bring_layer(part.id, layer, part.len / core.sizes.block)?;
             }
-            done = run(cache, layer, (part, &piece), &new, (rule, false))?;
+            done = run(cache, layer, (part, &piece), &new, (rule, false), tensors)?;
         }
         if !done {
             certificates.fill(Certificate::PREFILL);
             return Ok(false);
         }
-        let (core, of) = (&cache.core, &cache.core.sizes.chunks);
-        let buffer = core.chunks.as_ref().ok_or_else(no_room)?;
-        buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
+        if let Io::Host(_, out) = &mut io {
+            buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
+        }
         let found = results::certificates(&cache.chunk_words).map(|c| results::of_chunk(rule, &c));
         certificates[first * heads..].iter_mut().zip(found).for_each(|(to, c)| *to = c);
     }
@@ -108,6 +130,7 @@ fn run(
     (part, piece): (&Part, &Piece),
     new: &[PageId],
     (rule, coded): (Rule, bool),
+    tensors: [Tensor<'_>; 2],
 ) -> Result<bool, Error> {
     let (core, s) = (&cache.core, &cache.core.sizes);
     let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
@@ -138,7 +161,7 @@ fn run(
         let (coded, from, to) = (turn.coded as u32, turn.originals.start as u32, turn.originals.end as u32);
         let chunk = ExtendChunk { coded, from, to, ..chunk };
         cache.ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
-        core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit)?;
+        core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit, tensors)?;
     }
     core.finish()?;
     let words = &mut cache.chunk_words;

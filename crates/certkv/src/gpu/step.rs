@@ -2,7 +2,7 @@
 use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::drafts;
-use super::extend;
+use super::extend::{self, Io};
 use super::ladder::Call;
 use super::learn;
 use super::lists::Lists;
@@ -422,7 +422,7 @@ impl<'c> GpuStep<'c> {
                 let attended = cache.core.sizes.chunk_tokens > 0 && {
                     extended[layer].resize(*tokens * heads, Certificate::PREFILL);
                     let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
-                    extend::attend(cache, layer, part, (queries, chunks), rule, own)?
+                    extend::attend(cache, layer, part, Io::Host(queries, chunks), rule, own)?
                 };
                 if !attended {
                     prefill::attend(cache, layer, part, queries, chunks)?;

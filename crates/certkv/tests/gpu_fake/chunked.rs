@@ -1,8 +1,10 @@
 //! Attention of longer chunks: every query back, and where blocks have levels, that each launch takes over what the ones before have left.
 use super::levelled::GAPS;
-use super::{DIM, GROUP, Plant, SIDE, arguments, count, host, mark_of, planted, set, told, tolerance, word};
+use super::{
+    DIM, GROUP, Plant, SIDE, answer, arguments, count, host, mark_of, planted, queried, set, told, tolerance, word,
+};
 use crate::kernels::BLOCK;
-use certkv_kernel::cuda::args::Certificate;
+use certkv_kernel::cuda::args::{Certificate, Strides};
 use certkv_kernel::cuda::extend::{ExtendArgs, ExtendChunk};
 use certkv_kernel::cuda::swap::digest;
 use std::ffi::c_void;
@@ -76,11 +78,19 @@ pub(super) extern "C" fn extend(raw: *const c_void) {
                 count(&GAPS);
             }
             let status = if coded > 0 && chunk.tokens % 2 == 1 { 0 } else { 2 };
-            for i in head * DIM..(head + 1) * DIM {
-                set(a.out, i, word(a.query, i));
+            let at =
+                |strides: Strides| (head / heads) * strides.token as usize + (head % heads) * strides.head as usize;
+            let (from, to) = (at(a.query_strides), at(a.out_strides));
+            let mut lost = 0.0;
+            for i in 0..DIM {
+                let x = queried((a.query, a.query_type), from + i);
+                answer((a.out, a.out_type), to + i, x);
+                lost += f64::from(f32::from_bits(x) - f32::from_bits(queried((a.out, a.out_type), to + i))).powi(2);
             }
             let tolerance = tolerance(a.limits, head % heads, [a.relative, a.absolute]);
-            let made = Certificate { bound: 0.001, tolerance, norm: 2.0, status, ..Certificate::default() };
+            let e_arith = lost.sqrt() as f32 * 1.000_001;
+            let made =
+                Certificate { bound: 0.001 + e_arith, e_arith, tolerance, norm: 2.0, status, ..Certificate::default() };
             // SAFETY: as in `word`; nothing else runs meanwhile.
             unsafe { host::<Certificate>(a.certificates).add(head).write(made) };
             EXTENDED.fetch_add(1, Ordering::Relaxed);

@@ -303,12 +303,12 @@ fn look_at_head(a: &AttendArgs, head: usize) -> bool {
 }
 
 /// A number of the query, of any of the three types, as a single's word.
-fn queried(a: &AttendArgs, at: usize) -> u32 {
-    let half = || word(a.query, at / 2) >> (16 * (at % 2) as u32) & 0xffff;
-    match a.query_type {
+fn queried((query, query_type): (u64, u32), at: usize) -> u32 {
+    let half = || word(query, at / 2) >> (16 * (at % 2) as u32) & 0xffff;
+    match query_type {
         f16 if f16 == Element::F16 as u32 => Dtype::F16.decode16(half() as u16).to_bits(),
         bf16 if bf16 == Element::Bf16 as u32 => Dtype::Bf16.decode16(half() as u16).to_bits(),
-        _ => word(a.query, at),
+        _ => word(query, at),
     }
 }
 
@@ -350,7 +350,7 @@ extern "C" fn attend(raw: *const c_void) {
         for q in head * group..(head + 1) * group {
             let certificate = host::<Certificate>(a.certificates).wrapping_add(q);
             let [from, to] = [a.query_strides, a.out_strides].map(|strides| drafted::row_at(&a, strides, q));
-            let first = queried(&a, drafted::row_at(&a, a.query_strides, head * group));
+            let first = queried((a.query, a.query_type), drafted::row_at(&a, a.query_strides, head * group));
             let certified = a.relative > 0.0 || a.absolute > 0.0;
             let over = a.failures != 0 && is_over(first, a.only != 0);
             let dense = a.promoted != 0 && a.failures == 0;
@@ -362,7 +362,11 @@ extern "C" fn attend(raw: *const c_void) {
             let status = if exact { 2 } else { u32::from(certified && !over) };
             let bound = if over { f32::INFINITY } else { 0.001 };
             for i in 0..if dense && planted(Plant::StaleOutput) { 0 } else { DIM } {
-                answer((a.out, a.out_type), to + i, if over { 0x7fc0_0000 } else { queried(&a, from + i) });
+                answer(
+                    (a.out, a.out_type),
+                    to + i,
+                    if over { 0x7fc0_0000 } else { queried((a.query, a.query_type), from + i) },
+                );
             }
             let own = tolerance(a.limits, head % kv * GROUP + q % GROUP, [a.relative, a.absolute]);
             let tolerance = if planted(Plant::NoTolerance) { 1.0 } else { own };

@@ -145,7 +145,7 @@ pub(super) fn attend(a: &AttendArgs) {
         let (kept, first) = state(a.kept, head);
         for g in 0..GROUP {
             let from = drafted::row_at(a, a.query_strides, head * GROUP + g);
-            (0..DIM).for_each(|i| set(kept, first + g * DIM + i, queried(a, from + i)));
+            (0..DIM).for_each(|i| set(kept, first + g * DIM + i, queried((a.query, a.query_type), from + i)));
         }
         set(kept, first + AT_PASS, pass);
         set(kept, first + AT_PASS + 1, whole.into());

@@ -2,7 +2,6 @@
 use super::Core;
 use crate::Error;
 use crate::gpu::policy::Limit;
-use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk, Relay};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::tensor::Tensor;
@@ -10,13 +9,14 @@ use core::ops::Range;
 
 impl Core {
     /// Enqueues one launch over a chunk, which the device has been told of: over records of a level, without levels those of the layer, and over originals in staging. Whether it
-    /// takes over what the one before it has left, and leaves that to another.
+    /// takes over what the one before it has left, and leaves that to another. Queries and outputs are the chunk's.
     pub(in crate::gpu) fn extend(
         &self,
         layer: usize,
         (level, chunk): (usize, ExtendChunk),
         [follows, leaves]: [bool; 2],
         limit: Limit,
+        [query, out]: [Tensor<'_>; 2],
     ) -> Result<(), Error> {
         let (s, of, kit) = (&self.sizes, &self.sizes.chunks, self.kit(layer));
         let none = || Error::Config { field: "chunk_tokens", why: "no kernels".into() };
@@ -31,7 +31,6 @@ impl Core {
                 (kit.extend.as_ref(), &kit.pack.1, self.table(&own.packed)?, packed)
             }
         };
-        let elements = chunk.tokens as usize * s.q_heads() * s.dim;
         let args = Extend {
             variant,
             chunks: &[chunk],
@@ -43,8 +42,8 @@ impl Core {
             packed,
             staged: span(&of.staged)?,
             centres: self.of_layer(&self.centres, layer)?,
-            query: Tensor::of(buffer, of.queries.start, Element::F32, elements)?,
-            out: Tensor::of(buffer, of.outputs.start, Element::F32, elements)?,
+            query,
+            out,
             certificates: Some(span(&of.certificates)?),
             scale: self.scale,
             relative: limit.relative,
@@ -53,7 +52,7 @@ impl Core {
             sight: self.sight(layer),
             metrics: self.metrics_at(layer, level)?,
             relay: match follows || leaves {
-                true => Some(Relay { kept: span(&of.relay)?, follows, leaves }),
+                true => Some(Relay { sums: span(&of.outputs)?, kept: span(&of.relay)?, follows, leaves }),
                 false => None,
             },
         };
