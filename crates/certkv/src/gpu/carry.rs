@@ -11,6 +11,9 @@ use certkv_kernel::cuda::copies;
 use certkv_kernel::cuda::encode::GatherItem;
 use certkv_kernel::cuda::tensor::Tensor;
 
+/// Words of an item.
+const WORDS: usize = size_of::<GatherItem>() / 8;
+
 /// Bytes before the items of a list: their number, on a line of its own.
 const ITEMS: usize = 64;
 
@@ -132,6 +135,47 @@ pub(super) fn fetch(
             }
         }
     }
+    Ok(())
+}
+
+/// Enqueues copies of tokens between tensors on the device, of one type: from the first to the second, by their numbers there.
+///
+/// # Errors
+/// As [`fetch`].
+pub(super) fn between(
+    cache: &mut GpuCache,
+    (argument, [heads, dim]): (&'static str, [usize; 2]),
+    [from, to]: [Tensor<'_>; 2],
+    tokens: impl Iterator<Item = (usize, usize)>,
+) -> Result<(), Error> {
+    let mut lists = core::mem::take(&mut cache.carried);
+    let Carry { addresses, items, .. } = &mut lists;
+    let bytes = dim * from.element().bytes();
+    items.clear();
+    for (old, new) in tokens {
+        for (tensor, token) in [(from, old), (to, new)] {
+            tensor.tokens(argument, [heads, dim], (token, 1))?.row_addresses(argument, [1, heads, dim], addresses)?;
+            items.extend_from_slice(addresses);
+        }
+    }
+    // Sources and targets of a token's heads lie one behind the other.
+    addresses.clear();
+    for token in items.chunks_exact(2 * heads) {
+        let (old, new) = token.split_at(heads);
+        addresses.extend(old.iter().zip(new).flat_map(|(old, new)| [*old, *new, bytes as u64, 0]));
+    }
+    let most = (cache.ring.most() - ITEMS) / size_of::<GatherItem>() * WORDS;
+    for part in addresses.chunks(most) {
+        let count = part.len() / WORDS;
+        let GpuCache { core, ring, .. } = &mut *cache;
+        let at = ring.take(&core.queue, ITEMS + size_of_val(part))?;
+        let area = ring.area();
+        area.write(at, &[count as u32])?;
+        area.write(at + ITEMS, part)?;
+        let listed = (area.span(at + ITEMS, size_of_val(part))?, area.span(at, 4)?, count);
+        copies::copy(&core.queue, &core.kit(0).gather, listed, [from.span(), to.span()])?;
+    }
+    cache.carried = lists;
     Ok(())
 }
 

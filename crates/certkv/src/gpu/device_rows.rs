@@ -1,14 +1,18 @@
 //! Steps whose rows are in device memory.
 use super::carry;
 use super::drafts;
+use super::extend::{self, Io};
 use super::ladder::Call;
+use super::learn;
 use super::ordered;
+use super::policy::Rule;
+use super::prefill;
 use super::queries::{check_elements, check_queries};
 use super::record::Shape;
 use super::spill;
 use super::step::{GpuStep, Part, Progress};
 use super::window::{blocks, most_blocks};
-use crate::Error;
+use crate::{Certificate, Error};
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
 
@@ -52,8 +56,8 @@ impl GpuStep<'_> {
     /// follow each other ([`Rows`](super::Rows)); what rounding outputs to 16 bits takes from them is in their bounds. Outputs may be read by work
     /// behind [`GpuCache::synchronize`](super::GpuCache::synchronize) or by the host after [`GpuStep::certificates`], which says what they are worth.
     ///
-    /// In a step of one token per sequence, and of drafts beside such, nothing is waited for, and an output that its type cannot hold has no bound. With a longer chunk
-    /// queries and outputs go by way of the host, which waits for them.
+    /// In a step of one token per sequence, and of drafts beside such, nothing is waited for, and an output that its type cannot hold has no bound. For a longer chunk the call waits, and where
+    /// the GPU does not attend it, or drafts are beside it, all queries and outputs go by way of the host.
     ///
     /// # Errors
     /// A bad layer, shape or order, a longer chunk in a recording, single precision where the kernels take 16 bits only, or a device error: as
@@ -67,7 +71,10 @@ impl GpuStep<'_> {
         check_queries(self.cache, query.element())?;
         if self.has_chunks() {
             self.check_waits(layer)?;
-            return self.attend_carried(layer, query, out);
+            return match self.attend_chunks(layer, query, out)? {
+                true => Ok(()),
+                false => self.attend_carried(layer, query, out),
+            };
         }
         if self.last == Some(layer) {
             self.last = None;
@@ -103,6 +110,51 @@ impl GpuStep<'_> {
         spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
+    }
+
+    /// Where they are: single tokens as a batch, whose rows are put together, and chunks as there is room for them. Returns `false` where the GPU does not do, or a chunk is a draft.
+    fn attend_chunks(&mut self, layer: usize, query: Tensor<'_>, out: Tensor<'_>) -> Result<bool, Error> {
+        let (rule, fresh) = (self.rule(), self.progress[layer] == Progress::Appended);
+        let Self { cache, parts, seqs, extended, tokens, seen, lost, .. } = self;
+        let core = Arc::clone(&cache.core);
+        let (s, seqs) = (&core.sizes, *seqs);
+        let (heads, shape) = (s.q_heads(), [s.q_heads(), s.dim]);
+        if s.chunk_tokens == 0 || (core.drafts_in(layer) && drafts::any(parts, s.drafts.tokens)) {
+            return Ok(false);
+        }
+        self.last = None;
+        self.progress[layer] = Progress::Broken;
+        lost[layer].clear();
+        extended[layer].clear();
+        if seqs > 0 {
+            let single = || parts.iter().filter_map(|part| Some((part.first_row, part.place?)));
+            let own = [core.staged_queries(0, seqs, query.element())?, core.own_outputs(0, seqs, out.element())?];
+            carry::between(cache, ("query", shape), [query, own[0]], single())?;
+            let blocks = blocks(&core, layer, parts);
+            let call = Call { layer, seqs, blocks, query: own[0], out: own[1], rule, fresh, drafts: None };
+            spill::attend(cache, parts, seen, &call)?;
+            carry::between(cache, ("out", shape), [own[1], out], single().map(|(row, place)| (place, row)))?;
+        }
+        extended[layer].resize(*tokens * heads, Certificate::PREFILL);
+        for part in parts.iter().filter(|part| part.place.is_none()) {
+            let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
+            if !extend::attend(cache, layer, part, Io::Device(query, out), rule, own)? {
+                return Ok(false);
+            }
+            if let Rule::Certified(limit) = rule {
+                let last = (part.first_row + part.tokens - 1, 1);
+                prefill::plan_from(cache, layer, part, query.tokens("query", shape, last)?, limit)?;
+                if core.kit(layer).corrects.is_some() {
+                    let (mut lists, mut row) = (core::mem::take(&mut cache.carried), Vec::new());
+                    let one = [1, heads, s.dim];
+                    carry::fetch(cache, "out", out.tokens("out", shape, last)?, one, &mut lists, &mut row)?;
+                    cache.carried = lists;
+                    learn::learn(&core, layer, part, &row)?;
+                }
+            }
+        }
+        self.progress[layer] = Progress::Attended;
+        Ok(true)
     }
 
     /// By way of the host. Outputs of single tokens are rounded by the kernel, whose certificates know of it.

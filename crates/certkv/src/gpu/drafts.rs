@@ -39,6 +39,11 @@ fn is_draft(part: &Part, most: usize) -> bool {
     part.place.is_none() && part.tokens <= most
 }
 
+/// Whether a step has a draft.
+pub(super) fn any(parts: &[Part], most: usize) -> bool {
+    parts.iter().any(|part| is_draft(part, most))
+}
+
 /// Makes a step of single tokens and drafts, some of these, a draft step: single tokens are drafts of one, and the batch is empty. Whether it is one.
 pub(super) fn take(core: &Core, parts: &mut [Part]) -> bool {
     let most = core.sizes.drafts.tokens;

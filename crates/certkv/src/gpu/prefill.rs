@@ -14,8 +14,10 @@ use certkv_core::PageId;
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::pack::{self, Pack};
+use certkv_kernel::cuda::tensor::Tensor;
 use certkv_kernel::{Block, Causal, CausalWindow, PrefillWork, Tail};
 use certkv_page::RowSpan;
+use std::sync::Arc;
 
 /// Queries per task: the kernel unpacks the past once for each.
 const ROWS: usize = 64;
@@ -180,9 +182,23 @@ pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32
         Err(Error::Overflow { .. }) => return Ok(()),
         Err(e) => return Err(e),
     };
+    let core = Arc::clone(&cache.core);
+    plan_from(cache, layer, part, core.staged_queries(part.guest, 1, element)?, limit)
+}
+
+/// The same of a query in device memory.
+pub(super) fn plan_from(
+    cache: &mut GpuCache,
+    layer: usize,
+    part: &Part,
+    query: Tensor<'_>,
+    limit: Limit,
+) -> Result<(), Error> {
+    if cache.core.kit(layer).exact || cache.core.sizes.of_layer[layer].slots == [0; 2] {
+        return Ok(());
+    }
     cache.ready(layer)?;
-    let core = &cache.core;
-    ladder::plan(core, layer, part.guest, core.staged_queries(part.guest, 1, element)?, limit)
+    ladder::plan(&cache.core, layer, part.guest, query, limit)
 }
 
 struct Task {
