@@ -173,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) ckv_extend(const __g
     put_positions(t, q);
     Sums& sums = ((Sums*)(shared + AT_SUMS + warp() * SUMS_BYTES))[lane()];
     static_assert(sizeof(Sums) * 32 == SUMS_BYTES, "SUMS_BYTES");
-    clear(sums);
+    // Where keys have groups, queries are rotated in their place first.
+    if constexpr (!GROUPED) clear(sums);
     if (a.centres && certify) {
         const float norm = centre_norm(centre_of(a, t));
         if (lane() == 0) of_warp(q).centre = norm;

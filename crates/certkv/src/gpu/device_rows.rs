@@ -1,5 +1,6 @@
 //! Steps whose rows are in device memory.
 use super::carry;
+use super::chunk_rows;
 use super::drafts;
 use super::extend::{self, Io};
 use super::ladder::Call;
@@ -9,6 +10,7 @@ use super::policy::Rule;
 use super::prefill;
 use super::queries::{check_elements, check_queries};
 use super::record::Shape;
+use super::refused;
 use super::spill;
 use super::step::{GpuStep, Part, Progress};
 use super::window::{blocks, most_blocks};
@@ -25,7 +27,8 @@ impl GpuStep<'_> {
     ///
     /// In a step of one token per sequence, and of [drafts](super::GpuConfig::chunk_tokens) beside such, nothing is waited for. A row that is not finite, or too large, is refused: zeros stand in its place, and the host learns of it
     /// when it reads results. [`GpuStep::outputs`] and [`GpuStep::certificates`] are errors then, in this step and in all others of the sequence, and of forks of it, until it is truncated to a length
-    /// without that row, or the step is dropped. With a longer chunk all rows go by way of the host, which waits for them and refuses such a row at once.
+    /// without that row, or the step is dropped. With a longer chunk the call waits, and refuses such a row at once; without room for chunks on the device ([`GpuConfig::chunk_tokens`](super::GpuConfig::chunk_tokens)), or with
+    /// single tokens of single precision beside it, all rows go by way of the host.
     ///
     /// # Errors
     /// A bad layer, shape or order, a longer chunk in a recording, or a device error; with a longer chunk as [`GpuStep::append`].
@@ -33,6 +36,9 @@ impl GpuStep<'_> {
         self.check_rows(layer, keys.elements(), values.elements())?;
         if self.has_chunks() {
             self.check_waits(layer)?;
+            if self.append_chunks(layer, keys, values)? {
+                return Ok(());
+            }
             let g = *self.cache.geometry();
             let shape = [self.tokens, g.kv_heads, g.head_dim];
             return self.carried(|step, lists, [own_keys, own_values]| {
@@ -110,6 +116,44 @@ impl GpuStep<'_> {
         spill::attend(self.cache, &self.parts, &mut self.seen, &call)?;
         self.progress[layer] = Progress::Attended;
         Ok(())
+    }
+
+    /// Where they are: single tokens as a batch, whose rows are put together, and chunks by way of staging on the device. Returns `false` where there is none, single tokens are of single precision, which
+    /// their batch has no room for, or the device refuses a row, so that the host is to say which: nothing is appended then.
+    fn append_chunks(&mut self, layer: usize, keys: Tensor<'_>, values: Tensor<'_>) -> Result<bool, Error> {
+        let Self { cache, parts, seqs, progress, .. } = self;
+        let core = Arc::clone(&cache.core);
+        let (s, seqs, narrow) = (&core.sizes, *seqs, |t: Tensor<'_>| t.element().bytes() == 2);
+        if s.chunk_tokens == 0 || (seqs > 0 && !(narrow(keys) && narrow(values))) {
+            return Ok(false);
+        }
+        let shape = [s.kv_heads, s.dim];
+        for (argument, rows) in [("keys", keys), ("values", values)] {
+            rows.tokens(argument, shape, (0, parts.iter().map(|part| part.tokens).sum()))?;
+        }
+        progress[layer] = Progress::Failed;
+        if seqs > 0 {
+            let single = || parts.iter().filter_map(|part| Some((part.first_row, part.place?)));
+            let own = |at, rows: Tensor<'_>| Tensor::of(&core.inputs, at, rows.element(), seqs * s.kv_heads * s.dim);
+            let [own_keys, own_values] = [own(0, keys)?, own(s.row_bytes(), values)?];
+            carry::between(cache, ("keys", shape), [keys, own_keys], single())?;
+            carry::between(cache, ("values", shape), [values, own_values], single())?;
+            ordered::tell_pages(cache, parts.iter().filter(|part| part.place.is_some()), layer..layer + 1)?;
+            core.append(layer, seqs, own_keys, own_values)?;
+        }
+        for part in parts.iter().filter(|part| part.place.is_none()) {
+            chunk_rows::append(cache, layer, part, [keys, values])?;
+        }
+        core.finish()?;
+        let mut words = vec![0u32; s.rows];
+        core.counters.read(core.queue.stream(), 4 * s.counters.errors.start, &mut words)?;
+        let refused = |part: &Part| refused::since(&words, part);
+        if !parts.iter().any(refused) {
+            progress[layer] = Progress::Appended;
+            return Ok(true);
+        }
+        parts.iter().try_for_each(|part| core.forgive(part.row, part.len))?;
+        Ok(false)
     }
 
     /// Where they are: single tokens as a batch, whose rows are put together, and chunks as there is room for them. Returns `false` where the GPU does not do, or a chunk is a draft.

@@ -33,6 +33,7 @@ mod cache;
 mod calibrated;
 mod capture;
 mod carry;
+mod chunk_rows;
 mod config;
 mod control;
 mod core;

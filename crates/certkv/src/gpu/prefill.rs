@@ -38,7 +38,12 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
     let Some(reservation) = part.reservations.get(cache.core.sizes.group_of(layer)) else { return Ok(()) };
     let size = cache.core.sizes.block;
     if part.len < size && part.len + part.tokens >= size {
-        fix_centre(cache, layer, part, reservation.rows().next())?;
+        let rows = core::mem::take(&mut cache.rows);
+        let store = cache.config.geometry.store;
+        let new = |row: usize, element: usize| store.decode16(rows.side(part.first_row + row, Side::Value)[element]);
+        let fixed = fix_centre(cache, layer, part, reservation.rows().next(), &new);
+        cache.rows = rows;
+        fixed?;
     }
     let mut items = core::mem::take(&mut cache.pack_items);
     items.clear();
@@ -63,10 +68,16 @@ pub(super) fn append(cache: &mut GpuCache, layer: usize, part: &Part) -> Result<
     Ok(())
 }
 
-/// The mean of the layer's first values, before its first block is coded.
-fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<RowSpan>) -> Result<(), Error> {
+/// The mean of the layer's first values, before its first block is coded. `new`: those of the chunk, as they are stored, by row and element.
+pub(super) fn fix_centre(
+    cache: &mut GpuCache,
+    layer: usize,
+    part: &Part,
+    open: Option<RowSpan>,
+    new: &dyn Fn(usize, usize) -> f32,
+) -> Result<(), Error> {
     let at = open.filter(|_| part.len > 0).map(|span| cache.host_at(layer, span.host)).transpose()?;
-    let GpuCache { core, rows, page, ring, config, .. } = cache;
+    let GpuCache { core, page, ring, config, .. } = cache;
     let (s, store) = (&core.sizes, config.geometry.store);
     let mut old: Vec<Vec<u16>> = vec![Vec::new(); s.kv_heads];
     if let Some(at) = at {
@@ -76,13 +87,11 @@ fn fix_centre(cache: &mut GpuCache, layer: usize, part: &Part, open: Option<RowS
             pages::rows_of(core, page, head, Side::Value, part.len, rows);
         }
     }
-    let mean = centre::mean(part.len + part.tokens, s.kv_heads * s.dim, |row, element| {
-        let bits = match row.checked_sub(part.len) {
-            Some(new) => rows.side(part.first_row + new, Side::Value)[element],
-            None => old[element / s.dim][row * s.dim + element % s.dim],
-        };
-        store.decode16(bits)
-    });
+    let mean =
+        centre::mean(part.len + part.tokens, s.kv_heads * s.dim, |row, element| match row.checked_sub(part.len) {
+            Some(row) => new(row, element),
+            None => store.decode16(old[element / s.dim][row * s.dim + element % s.dim]),
+        });
     ring.send(&core.queue, &core.centres, s.centre_at(layer, part.row), &mean)
 }
 

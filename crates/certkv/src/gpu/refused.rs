@@ -33,6 +33,12 @@ pub(super) fn refusal(words: &[u32], part: &Part) -> Option<Error> {
     error(word, argument, |position| part.first_row + position.saturating_sub(part.len)).map(|(error, _)| error)
 }
 
+/// Whether a token of the part is refused.
+pub(super) fn since(words: &[u32], part: &Part) -> bool {
+    let word = words.get(part.row).copied().unwrap_or(0);
+    error(word, "", |position| position).is_some_and(|(_, position)| position >= part.len)
+}
+
 impl Core {
     fn word_at(&self, row: usize) -> usize {
         4 * (self.sizes.counters.errors.start + row)

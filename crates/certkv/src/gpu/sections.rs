@@ -1,6 +1,8 @@
 //! Sections of buffers in device memory, one after the other. Pure arithmetic.
+use certkv_core::Geometry;
 use certkv_kernel::cuda::args::{Certificate, Sides};
 use certkv_kernel::cuda::extend::{ExtendChunk, relay_bytes};
+use certkv_kernel::cuda::launch::row_norm_bytes;
 use certkv_kernel::cuda::select::CopyItem;
 use core::ops::Range;
 
@@ -112,16 +114,17 @@ pub(super) struct ChunkSections {
     pub(super) certificates: Range<usize>,
     /// What launches leave to each other beside outputs.
     pub(super) relay: Range<usize>,
+    /// Of new tokens in device memory: row in the tables, tokens before it, block of staging; and how many there are.
+    pub(super) new: [Range<usize>; 3],
+    pub(super) count: Range<usize>,
+    /// Norms of the rows in staging.
+    pub(super) norms: Range<usize>,
 }
 
 impl ChunkSections {
     /// For chunks of `tokens` tokens, whose first may lie anywhere in a block.
-    pub(super) fn new(
-        tokens: usize,
-        (block, original_bytes): (usize, usize),
-        (q_heads, dim): (usize, usize),
-    ) -> Option<Self> {
-        let heads = tokens.checked_mul(q_heads)?;
+    pub(super) fn new(tokens: usize, (block, original_bytes): (usize, usize), g: &Geometry) -> Option<Self> {
+        let (heads, dim, norm_bytes) = (tokens.checked_mul(g.q_heads)?, g.head_dim, row_norm_bytes(g.kv_heads, block));
         let blocks = if tokens == 0 { 0 } else { tokens.div_ceil(block) + 1 };
         let list = if tokens == 0 { 0 } else { ExtendChunk::WORDS };
         let words = [
@@ -131,10 +134,16 @@ impl ChunkSections {
             heads.checked_mul(dim)?,
             heads.checked_mul(Certificate::WORDS)?,
             heads.checked_mul(relay_bytes(1, 1) / 4)?,
+            blocks.checked_mul(block)?,
+            blocks.checked_mul(block)?,
+            blocks.checked_mul(block)?,
+            usize::from(tokens > 0),
+            blocks.checked_mul(norm_bytes.div_ceil(4))?,
         ];
         let (sections_of, _) = sections(words)?;
-        let [list, staged, queries, outputs, certificates, relay] = sections_of.map(|r| 4 * r.start..4 * r.end);
-        Some(Self { list, staged, queries, outputs, certificates, relay })
+        let [list, staged, queries, outputs, certificates, relay, rows, lens, tails, count, norms] =
+            sections_of.map(|r| 4 * r.start..4 * r.end);
+        Some(Self { list, staged, queries, outputs, certificates, relay, new: [rows, lens, tails], count, norms })
     }
 }
 

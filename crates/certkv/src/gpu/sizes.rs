@@ -275,7 +275,7 @@ impl Sizes {
         let [list, picked, picks, kept, looks] = sections_of.map(|words| 4 * words.start..4 * words.end);
         let corrections = CorrectionSections { list, picked, picks, kept, looks };
         let chunk_tokens = config.chunk_tokens.min(config.max_context);
-        let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), (g.q_heads, g.head_dim));
+        let chunks = ChunkSections::new(chunk_tokens, (block, original_bytes), g);
         let drafts = DraftSections::new(config.draft_tokens(), (layouts, variant.arch()), g, (rows, stride, ctas));
         let drafts = drafts.ok_or_else(too_large)?;
         let drafts_alone = drafts.tokens > 0 && frames.is_none() && groups.iter().all(|group| group.window.is_none());
@@ -482,7 +482,7 @@ impl Sizes {
 
     /// What attention of longer chunks works with.
     pub(super) fn chunk_bytes(&self) -> usize {
-        self.chunks.relay.end
+        self.chunks.norms.end
     }
 
     /// What is remembered of the query heads of one row, in one layer.

@@ -1,13 +1,47 @@
-//! Launches of attention of a longer chunk.
+//! Launches of a longer chunk: what appends its rows where they are in device memory, and attention.
 use super::Core;
 use crate::Error;
 use crate::gpu::policy::Limit;
+use certkv_device::cuda::Touch;
+use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk, Relay};
+use certkv_kernel::cuda::launch::{self, Append, Tables};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::tensor::Tensor;
 use core::ops::Range;
 
 impl Core {
+    /// Enqueues that new tokens in device memory go to blocks of staging, as the device has been told of them.
+    pub(in crate::gpu) fn append_chunk(
+        &self,
+        layer: usize,
+        tokens: usize,
+        [keys, values]: [Tensor<'_>; 2],
+    ) -> Result<(), Error> {
+        let (s, of) = (&self.sizes, &self.sizes.chunks);
+        let none = || Error::Config { field: "chunk_tokens", why: "no room for chunks".into() };
+        let buffer = self.chunks.as_ref().ok_or_else(none)?;
+        let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
+        let ([rows, lens, tails], staged) = (&of.new, span(&of.staged)?);
+        self.queue.stream().touch(&[Touch::write(staged.address(), staged.bytes())])?;
+        let args = Append {
+            variant: &self.kit(layer).variant,
+            ctas: (tokens * s.kv_heads).min(2 * self.ctas as usize) as u32,
+            seqs: tokens,
+            tables: Tables { batch: span(rows)?, tails: span(tails)?, ..self.block_tables(layer)? },
+            count: span(&of.count)?,
+            lens: span(lens)?,
+            errors: self.counter(&s.counters.errors)?,
+            keys,
+            values,
+            tail_slots: staged,
+            row_norms: span(&of.norms)?,
+            clear: None,
+            flags: append_flag::BY_PLACE,
+        };
+        Ok(launch::append(&self.queue, &self.kit(layer).append, &args)?)
+    }
+
     /// Enqueues one launch over a chunk, which the device has been told of: over records of a level, without levels those of the layer, and over originals in staging. Whether it
     /// takes over what the one before it has left, and leaves that to another. Queries and outputs are the chunk's.
     pub(in crate::gpu) fn extend(
