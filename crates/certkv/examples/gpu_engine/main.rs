@@ -9,6 +9,7 @@
 //! meanwhile. Longer chunks of up to `--chunks` tokens are attended by the GPU. Exit code 0: all hold, 1: something is wrong, 2: no GPU.
 #[path = "../common/mod.rs"]
 mod common;
+mod device_rows;
 mod fused;
 mod levels;
 mod losses;

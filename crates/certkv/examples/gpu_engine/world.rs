@@ -1,4 +1,5 @@
 //! What every sequence should hold, and attention over it in f64.
+use super::device_rows;
 use certkv::calibration::{Calibration, Heads, Meter, Rule, Source};
 use certkv::gpu::{GpuCache, GpuStep};
 use certkv::scales::{ScaleHeads, ScaleMeter, Scales};
@@ -277,13 +278,21 @@ impl World {
         let mut out = vec![f32::NAN; tokens * g.q_width()];
         let mut certificates = vec![Certificate::default(); tokens * g.q_heads];
         let mut tally = Tally::default();
+        // With chunks of several tokens every second step has its rows in device memory.
+        let on_device = tokens > chunks.len() && tokens % 2 == 1;
         for layer in 0..g.layers {
-            step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
-            step.attend(layer, &inputs.queries[layer])?;
+            if on_device {
+                device_rows::run(step, layer, inputs, (&mut out, &mut certificates))?;
+            } else {
+                step.append(layer, &inputs.keys[layer], &inputs.values[layer])?;
+                step.attend(layer, &inputs.queries[layer])?;
+            }
             if layer % 2 == 1 {
                 step.plan(layer)?;
             }
-            step.outputs(layer, &mut out, &mut certificates)?;
+            if !on_device {
+                step.outputs(layer, &mut out, &mut certificates)?;
+            }
             tally.add(&self.judge(layer, chunks, &inputs.queries[layer], &out, &certificates, owed));
         }
         // The others at the end, and once more, which does nothing.

@@ -96,14 +96,15 @@ pub(super) fn attend(
                 [query.tokens("query", shape, rows)?, out.tokens("out", shape, rows)?]
             }
         };
+        let judged = &mut certificates[first * heads..][..piece.tokens * heads];
         // From codes first, where there are any and they may do.
-        let mut done =
-            (!coded || rule != Rule::Dense) && run(cache, layer, (part, &piece), &new, (rule, true), tensors)?;
+        let mut done = (!coded || rule != Rule::Dense)
+            && run(cache, layer, (part, &piece), &new, (rule, true), (tensors, &mut *judged))?;
         if !done && coded {
             if !core::mem::replace(&mut brought, true) {
                 cache.bring_layer(part.id, layer, part.len / core.sizes.block)?;
             }
-            done = run(cache, layer, (part, &piece), &new, (rule, false), tensors)?;
+            done = run(cache, layer, (part, &piece), &new, (rule, false), (tensors, judged))?;
         }
         if !done {
             certificates.fill(Certificate::PREFILL);
@@ -112,8 +113,6 @@ pub(super) fn attend(
         if let Io::Host(_, out) = &mut io {
             buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
         }
-        let found = results::certificates(&cache.chunk_words).map(|c| results::of_chunk(rule, &c));
-        certificates[first * heads..].iter_mut().zip(found).for_each(|(to, c)| *to = c);
     }
     Ok(true)
 }
@@ -122,15 +121,15 @@ fn no_room() -> Error {
     Error::Config { field: "chunk_tokens", why: "no room for chunks".into() }
 }
 
-/// Attends a piece whose queries are on the device, from codes and originals or from originals alone; `new`: pages of originals of the chunk's blocks. Its certificates are in `chunk_words`
-/// then. Whether all of them hold.
+/// Attends a piece whose queries are on the device, from codes and originals or from originals alone; `new`: pages of originals of the chunk's blocks. Whether all of its
+/// certificates hold.
 fn run(
     cache: &mut GpuCache,
     layer: usize,
     (part, piece): (&Part, &Piece),
     new: &[PageId],
     (rule, coded): (Rule, bool),
-    tensors: [Tensor<'_>; 2],
+    (tensors, certificates): ([Tensor<'_>; 2], &mut [Certificate]),
 ) -> Result<bool, Error> {
     let (core, s) = (&cache.core, &cache.core.sizes);
     let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
@@ -164,11 +163,28 @@ fn run(
         core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit, tensors)?;
     }
     core.finish()?;
-    let words = &mut cache.chunk_words;
-    words.resize(piece.tokens * s.q_heads() * args::Certificate::WORDS, 0);
-    buffer.read(core.queue.stream(), of.certificates.start, words)?;
-    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
+    let GpuCache { core, chunk_words: words, pool, .. } = cache;
+    words.resize(certificates.len() * args::Certificate::WORDS, 0);
+    let (stream, from) = (core.queue.stream(), core.sizes.chunks.certificates.start);
+    core.chunks.as_ref().ok_or_else(no_room)?.read(stream, from, words)?;
+    // Of a long piece there are as many as a core has a millisecond for.
+    let words = words.chunks(TASK * args::Certificate::WORDS);
+    let mut tasks: Vec<_> = words.zip(certificates.chunks_mut(TASK)).map(|(words, to)| (words, to, true)).collect();
+    pool.run(
+        &mut tasks,
+        || (),
+        |(), _, (words, to, holds)| {
+            for (to, from) in to.iter_mut().zip(results::certificates(words)) {
+                *to = results::of_chunk(rule, &from);
+                *holds &= to.status != Status::Failed;
+            }
+        },
+    );
+    Ok(tasks.iter().all(|(_, _, holds)| *holds))
 }
+
+/// Certificates that a thread takes at once.
+const TASK: usize = 4096;
 
 #[cfg(test)]
 mod tests {
