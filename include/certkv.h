@@ -1370,15 +1370,15 @@ typedef struct certkv_config {
    */
   const struct certkv_allocator *allocator;
   /**
-   * Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. Longer ones are a
-   * prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
+   * Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. On the host longer ones are a
+   * prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding, as on a GPU all are with 0. On the host every token of such a chunk is attended as a
    * decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
    * four tokens on a prompt's chunk takes less time. On a GPU chunks of up to eight tokens, where a layer has no window and its originals stay in host
    * memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
-   * alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
-   * from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
+   * alone waits for nothing and can be recorded. Longer ones, a prompt's of any length, are attended there, too, so many tokens at a time: what was stored before them is read
+   * from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals, as all is under CERTKV_POLICY_DENSE. That takes device
    * memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
-   * sequence, with 96 bytes a query head in every layer.
+   * sequence, with 96 bytes a query head in every layer. Beside `levels` there are no drafts on a GPU: from two tokens on chunks are longer ones.
    */
   uint64_t chunk_tokens;
   /**
@@ -1396,7 +1396,7 @@ typedef struct certkv_config {
   /**
    * `n_levels` formats that full blocks can have, each with fewer bytes than the one before it, all of one block size. Every block becomes
    * full at the first, which is `format` (NULL, or the same), and can change between steps: see certkv_sequence_change_level. Not beside windows,
-   * `spill_store` and `scales`; on a GPU nor beside `chunk_tokens`. Borrowed during the call.
+   * `spill_store` and `scales`. Borrowed during the call.
    */
   const struct certkv_level *levels;
   /**
@@ -3953,7 +3953,7 @@ certkv_status certkv_step_begin_with(struct certkv_cache *cache,
  * the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
  * In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, and nothing is waited for.
  * A row that is not finite, or that 16 bits do not hold, is refused then: zeros stand in its place, and results are NOT_FINITE or OVERFLOW, in this step and in all others of the
- * sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk rows go by way of the host, which is waited for.
+ * sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk the call waits; without `config->chunk_tokens` rows go by way of the host.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -3976,7 +3976,7 @@ certkv_status certkv_step_append(struct certkv_step *step,
  * `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
  * CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, which does not overlap and must stay
  * until the work is done. In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, nothing is waited for but certificates, which are
- * host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk they go by way of the host, which is waited for.
+ * host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk the call waits; without `config->chunk_tokens` they go by way of the host.
  *
  * Threads: one at a time per step.
  * Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.

@@ -143,16 +143,15 @@ pub struct certkv_config {
     /// On the host: whose memory the pages lie in; NULL for the system's, which is mapped when first touched. Borrowed during the call; its functions and
     /// `context` are not.
     pub allocator: *const certkv_allocator,
-    /// Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. Longer ones are a
-    /// prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding. On the host every token of such a chunk is attended as a
+    /// Longest chunk of several tokens (a draft that is verified) whose outputs have certificates, at most 2^31; 0 for none. On the host longer ones are a
+    /// prompt's: computed from originals, CERTKV_EXACT, without a bound on their rounding, as on a GPU all are with 0. On the host every token of such a chunk is attended as a
     /// decode step of its own, under the step's policy, with the bits that it would have alone: it reads codes once a token, so that from about
     /// four tokens on a prompt's chunk takes less time. On a GPU chunks of up to eight tokens, where a layer has no window and its originals stay in host
     /// memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
-    /// alone waits for nothing and can be recorded. Longer ones are attended there, too: what was stored before them is read
-    /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals on the CPU, as longer chunks are. That takes device
+    /// alone waits for nothing and can be recorded. Longer ones, a prompt's of any length, are attended there, too, so many tokens at a time: what was stored before them is read
+    /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals, as all is under CERTKV_POLICY_DENSE. That takes device
     /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
-    /// sequence, with 96 bytes a query head in every layer. Beside `levels` there are no drafts on a GPU: from two tokens on chunks are longer ones, which take half
-    /// as much device memory again.
+    /// sequence, with 96 bytes a query head in every layer. Beside `levels` there are no drafts on a GPU: from two tokens on chunks are longer ones.
     pub chunk_tokens: u64,
     /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one, or where `calibrations` has it. One of directions
     /// serves s1, s2 or s3, by its tier, and one without them the others. It has to be of this geometry and, which

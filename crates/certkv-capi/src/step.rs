@@ -152,7 +152,7 @@ unsafe fn begin(
 /// the call. `dtype` is CERTKV_F32, CERTKV_F16 or CERTKV_BF16. With CERTKV_SPACE_DEVICE both are device memory, 16-byte aligned.
 /// In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, they must stay as they are until the work is done, and nothing is waited for.
 /// A row that is not finite, or that 16 bits do not hold, is refused then: zeros stand in its place, and results are NOT_FINITE or OVERFLOW, in this step and in all others of the
-/// sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk rows go by way of the host, which is waited for.
+/// sequence, and of forks of it, until it is truncated to a length without that row, or the step is aborted. With another chunk the call waits; without `config->chunk_tokens` rows go by way of the host.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn certkv_step_append(
 /// `elements` numbers in each buffer. `certificates` is filled too, `[tokens][q_heads]`, or NULL with a count of 0. With
 /// CERTKV_SPACE_DEVICE queries and out are device memory, 16-byte aligned, which does not overlap and must stay
 /// until the work is done. In a step of one token per sequence, and of drafts (`config->chunk_tokens`) beside such, nothing is waited for but certificates, which are
-/// host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk they go by way of the host, which is waited for.
+/// host memory always and say what `out` is worth: certkv_step_certificates reads them later. With another chunk the call waits; without `config->chunk_tokens` they go by way of the host.
 ///
 /// Threads: one at a time per step.
 /// Stream: host memory none; device memory the cache's own, see certkv_step_after_stream.

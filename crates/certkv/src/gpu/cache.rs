@@ -88,7 +88,7 @@ pub struct GpuCache {
     /// Lists that the next step takes, and what it reads results into.
     pub(super) lists: Lists,
     pub(super) back: Back,
-    /// Of longer chunks: rows in device memory by way of the host, certificates on their way, and items of blocks to be coded.
+    /// Of longer chunks: lists of rows in device memory, certificates on their way, and items of blocks to be coded.
     pub(super) carried: Carry,
     pub(super) chunk_words: Vec<u32>,
     /// What drafts are told, and what is read of them.

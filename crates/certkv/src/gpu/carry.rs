@@ -1,4 +1,4 @@
-//! Rows in device memory that the host has to see: those of steps with longer chunks.
+//! Rows in device memory that the host has to see, those of steps with longer chunks that the GPU has no room for, or does not attend; and copies of rows on the device.
 //!
 //! *Cost:* each row once over the host's link, with a wait for the device after every slot of staging, and room for all rows in single
 //! precision.

@@ -78,23 +78,23 @@ pub struct GpuConfig {
     /// in the order of the cache's stream, which also waits for that; sides in scratch when a sequence is released, and else with the next step. Takes the stream as long as
     /// writing them does: originals go over the link. All of records, tails and scratch is overwritten when the cache goes.
     pub erase: bool,
-    /// Longest chunk of several tokens whose attention is computed on the GPU, with room for no more than `max_context`; 0: on the CPU, as that of longer ones.
+    /// Tokens of a chunk of several that are attended on the GPU at once, with room for no more than `max_context`; 0: chunks are attended on the CPU.
     ///
-    /// *Drafts*, chunks of up to eight tokens, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
+    /// *Drafts*, chunks of up to eight tokens and no more than this, are attended as steps are, those of all sequences at once: every token is under the policy with all its rungs
     /// (docs/gpu.md, "Drafts"); in layers that see everything and whose originals stay in host memory, and not where blocks have levels. Where all layers do, a step of nothing else but drafts and
-    /// single tokens waits for nothing. Of *longer ones* what the chunk's tokens see of each
-    /// other is read from originals there; what was stored before, from codes: under [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is
-    /// within tolerance for every token and head of the layer, else the CPU reads the originals. Under [`Policy::Dense`] such a chunk with codes before it
-    /// is the CPU's.
+    /// single tokens waits for nothing. Of *longer ones*, a prompt's of any length, so many tokens at a time, what the chunk's tokens see of each
+    /// other is read from originals; what was stored before, from codes: under [`Policy::Packed`] as it is, under [`Policy::Certified`] where that is
+    /// within tolerance for every token and head of the layer that are attended at once, else from originals, too. Under [`Policy::Dense`] all is. Originals come over the host's link. The CPU
+    /// attends what halves do not hold (keys and values of bf16 beyond 65504).
     ///
-    /// It takes device memory: for the chunk's originals, queries, outputs and certificates some 40 KB a token of a model of 32 query heads and 8 KV heads of 128
+    /// It takes device memory: for the originals, queries, outputs and certificates of as many tokens some 40 KB each of a model of 32 query heads and 8 KV heads of 128
     /// channels; for drafts as much for up to eight tokens of every sequence, with 96 bytes a query head of each in every layer, and 4 bytes for each block of
-    /// `max_context`; and entries of the ring of certificates for as many. Where blocks have levels, half as much again for a chunk's, and nothing for drafts.
+    /// `max_context`; and entries of the ring of certificates for as many.
     pub chunk_tokens: usize,
     /// Threads of the host's part, 1 to 256: attention of chunks, and touching memory when the cache is made.
     pub threads: usize,
     /// As [`Config::levels`]: formats that a full block can have, one above the other, each with pages of its own in every layer; `formats` is that of the first, or
-    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales and a store; chunks of a few tokens are attended as longer ones ([`GpuConfig::chunk_tokens`]); cached prefixes are not put into stores.
+    /// [`GpuConfig::with_levels`]. See [`GpuCache::change_level`](super::GpuCache::change_level). Blocks of a layer have levels here, not those of a KV head. Not beside windows, fixed scales and a store; drafts are attended as longer chunks ([`GpuConfig::chunk_tokens`]); cached prefixes are not put into stores.
     pub levels: Vec<Level>,
     /// Who decides on levels when [`GpuCache::control`](super::GpuCache::control) is called; `None` for nobody. Takes the words of every layer, as `plan_apart` does, also under the packed policy.
     /// Who judges by what levels lose takes room for 16 pages of records beside that, and no ladder in which keys of a calibration (`ctqN`, `gtqN`) are beside others, whose bounds are in another metric.

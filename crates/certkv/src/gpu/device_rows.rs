@@ -223,7 +223,7 @@ impl GpuStep<'_> {
         self.parts.iter().all(|part| part.tokens <= most)
     }
 
-    /// Whether some chunk goes by way of the host.
+    /// Whether some chunk is one that calls wait for.
     pub(super) fn has_chunks(&self) -> bool {
         self.drafting.is_none() && self.seqs < self.parts.len()
     }
@@ -253,7 +253,7 @@ impl GpuStep<'_> {
     /// What a recording of the step serves.
     ///
     /// # Errors
-    /// Chunks that go by way of the host; drafts of several lengths.
+    /// Longer chunks; drafts of several lengths.
     pub(super) fn recordable(&self, layer: usize) -> Result<Shape, Error> {
         let [first, rest @ ..] = &self.parts[..] else { return Ok(Shape { seqs: 0, tokens: 1 }) };
         if self.has_chunks() || rest.iter().any(|part| part.tokens != first.tokens) {

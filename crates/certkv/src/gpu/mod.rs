@@ -3,8 +3,8 @@
 //! Records, tails and tables lie in device memory, originals in pinned host memory that kernels reach. A decode step is
 //! enqueued without waiting: [`GpuCache::begin`] sends lengths, tails and new pages, then every layer is an append and a fixed
 //! sequence of attention launches, and [`GpuStep::outputs`] or [`GpuStep::certificates`] wait if the host asks. Such a step can
-//! be recorded ([`GpuCache::record`], or [`GpuStep::captured`] between the caller's own kernels) and replayed. Longer chunks are appended by way of the host and attended
-//! there, or on the GPU (`GpuConfig::chunk_tokens`): drafts of a few tokens as steps are.
+//! be recorded ([`GpuCache::record`], or [`GpuStep::captured`] between the caller's own kernels) and replayed. Longer chunks are attended on the CPU, from originals, or with
+//! `GpuConfig::chunk_tokens` on the GPU, which the call waits for; drafts of a few tokens as steps are.
 //!
 //! ```no_run
 //! use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
