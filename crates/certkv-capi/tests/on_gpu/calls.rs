@@ -330,11 +330,6 @@ fn what_a_gpu_has_no_kernels_for_is_named() {
         (certkv_config { move_events: (1 << 24) + 1, ..config }, CERTKV_INVALID_ARGUMENT, "config->move_events"),
         // Beside what the configuration at hand has.
         (
-            certkv_config { chunk_tokens: 64, ..leveled(&levels, &config) },
-            CERTKV_INVALID_ARGUMENT,
-            "config->chunk_tokens",
-        ),
-        (
             certkv_config { chunk_tokens: 0, levels_by_head: 1, ..leveled(&levels, &config) },
             CERTKV_UNSUPPORTED,
             "config->levels_by_head",
@@ -375,7 +370,6 @@ fn blocks_have_levels_that_smartkv_decides() {
     // Between the two levels.
     control.bytes_per_token = 420.0;
     let config = certkv_config {
-        chunk_tokens: 0,
         max_tokens: 10 * BLOCK,
         max_context: 9 * BLOCK,
         control: &control,
@@ -449,7 +443,6 @@ fn levels_are_planned_by_what_they_lose() {
     assert_eq!(unsafe { certkv_retention_init(&mut retention, size_of::<certkv_retention>() as u32) }, CERTKV_OK);
     retention.bytes_per_token = 420.0;
     let config = certkv_config {
-        chunk_tokens: 0,
         max_tokens: 10 * BLOCK,
         max_context: 9 * BLOCK,
         retention: &retention,

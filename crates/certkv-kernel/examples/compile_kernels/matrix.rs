@@ -20,7 +20,7 @@ const FORMATS: [(&str, Dtype); 9] = [
 const LEVEL: &str = "k8-v4g64-b64/f16/d128/g4/level";
 /// What the pairs leave out: the formats in use in both cuts, odd widths, small groups, group sizes that fill no tile, no
 /// certificate, single-precision queries, windows, drafts, levels.
-const EXTRAS: [&str; 108] = [
+const EXTRAS: [&str; 106] = [
     "k8-v4g64-b64/f16/d128/g4/wide",
     "k8-v4g64-b64-r8.4/f16/d128/g4",
     "k8-v4g64-b64-r8.4/f16/d128/g4/wide",
@@ -127,8 +127,6 @@ const EXTRAS: [&str; 108] = [
     "tq2-tq2-b32/f16/d256/g2/level",
     "tq4-tq3-b64/f16/d128/g12/level",
     "e4m3-e4m3-b64/f16/d128/g4/level",
-    "gtq3-tq3-b64/f16/d128/g4/level",
-    "ctq4-tq4-b64/f16/d128/g4/level",
 ];
 /// New and old formats of transcoded records, one per architecture in turn.
 const TRANSCODED: [&str; 6] = [
