@@ -88,9 +88,8 @@ pub struct GpuCache {
     /// Lists that the next step takes, and what it reads results into.
     pub(super) lists: Lists,
     pub(super) back: Back,
-    /// Of longer chunks: lists of rows in device memory, certificates on their way, and items of blocks to be coded.
+    /// Of longer chunks: lists of rows in device memory, and items of blocks to be coded.
     pub(super) carried: Carry,
-    pub(super) chunk_words: Vec<u32>,
     /// What drafts are told, and what is read of them.
     pub(super) drafted: Drafted,
     pub(super) pack_items: Vec<u64>,
@@ -195,7 +194,6 @@ impl GpuCache {
             lists: Lists::default(),
             back: Back::default(),
             carried: Carry::default(),
-            chunk_words: Vec::new(),
             drafted: Drafted::default(),
             pack_items: Vec::new(),
             needs: Vec::new(),

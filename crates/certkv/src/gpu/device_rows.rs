@@ -14,7 +14,7 @@ use super::refused;
 use super::spill;
 use super::step::{GpuStep, Part, Progress};
 use super::window::{blocks, most_blocks};
-use crate::{Certificate, Error};
+use crate::Error;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
 
@@ -179,10 +179,9 @@ impl GpuStep<'_> {
             spill::attend(cache, parts, seen, &call)?;
             carry::between(cache, ("out", shape), [own[1], out], single().map(|(row, place)| (place, row)))?;
         }
-        extended[layer].resize(*tokens * heads, Certificate::PREFILL);
         for part in parts.iter().filter(|part| part.place.is_none()) {
-            let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
-            if !extend::attend(cache, layer, part, Io::Device(query, out), rule, own)? {
+            let words = extended[layer].words(*tokens * heads);
+            if !extend::attend(cache, layer, part, Io::Device(query, out), rule, words)? {
                 return Ok(false);
             }
             if let Rule::Certified(limit) = rule {

@@ -6,10 +6,11 @@
 //! *Cost:* the originals of the chunk's blocks once over the host's link, `O(t n d)` products for `t` tokens that see up to `n`, and queries and outputs of the host over the link; where codes do not do, as much once more, and the
 //! originals of all that is seen over the link. The call waits for them.
 use super::cache::GpuCache;
+use super::extended::Extended;
 use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
-use crate::{Certificate, Error, Status};
+use crate::{Error, Status};
 use certkv_core::PageId;
 use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
@@ -59,7 +60,7 @@ pub(super) enum Io<'a> {
     Device(Tensor<'a>, Tensor<'a>),
 }
 
-/// Causal attention of a chunk, at most [`chunk_tokens`](super::GpuConfig::chunk_tokens) at once. `certificates` are the chunk's, `[token][q_heads]`. Returns `false` where the GPU does not do: without
+/// Causal attention of a chunk, at most [`chunk_tokens`](super::GpuConfig::chunk_tokens) at once. `words` are those of certificates of all the step's heads. Returns `false` where the GPU does not do: without
 /// room for chunks, or with numbers that halves do not hold; outputs are worth nothing then.
 pub(super) fn attend(
     cache: &mut GpuCache,
@@ -67,7 +68,7 @@ pub(super) fn attend(
     part: &Part,
     mut io: Io<'_>,
     rule: Rule,
-    certificates: &mut [Certificate],
+    words: &mut [u32],
 ) -> Result<bool, Error> {
     let (s, most) = (&cache.core.sizes, cache.core.sizes.chunk_tokens);
     let (heads, width, shape) = (s.q_heads(), s.q_heads() * s.dim, [s.q_heads(), s.dim]);
@@ -96,7 +97,8 @@ pub(super) fn attend(
                 [query.tokens("query", shape, rows)?, out.tokens("out", shape, rows)?]
             }
         };
-        let judged = &mut certificates[first * heads..][..piece.tokens * heads];
+        let each = heads * args::Certificate::WORDS;
+        let judged = &mut words[row * each..][..piece.tokens * each];
         // From codes first, where there are any and they may do.
         let mut done = (!coded || rule != Rule::Dense)
             && run(cache, layer, (part, &piece), &new, (rule, true), (tensors, &mut *judged))?;
@@ -107,7 +109,7 @@ pub(super) fn attend(
             done = run(cache, layer, (part, &piece), &new, (rule, false), (tensors, judged))?;
         }
         if !done {
-            certificates.fill(Certificate::PREFILL);
+            Extended::forget(&mut words[part.first_row * each..][..part.tokens * each]);
             return Ok(false);
         }
         if let Io::Host(_, out) = &mut io {
@@ -129,7 +131,7 @@ fn run(
     (part, piece): (&Part, &Piece),
     new: &[PageId],
     (rule, coded): (Rule, bool),
-    (tensors, certificates): ([Tensor<'_>; 2], &mut [Certificate]),
+    (tensors, words): ([Tensor<'_>; 2], &mut [u32]),
 ) -> Result<bool, Error> {
     let (core, s) = (&cache.core, &cache.core.sizes);
     let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
@@ -163,28 +165,9 @@ fn run(
         core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit, tensors)?;
     }
     core.finish()?;
-    let GpuCache { core, chunk_words: words, pool, .. } = cache;
-    words.resize(certificates.len() * args::Certificate::WORDS, 0);
-    let (stream, from) = (core.queue.stream(), core.sizes.chunks.certificates.start);
-    core.chunks.as_ref().ok_or_else(no_room)?.read(stream, from, words)?;
-    // Of a long piece there are as many as a core has a millisecond for.
-    let words = words.chunks(TASK * args::Certificate::WORDS);
-    let mut tasks: Vec<_> = words.zip(certificates.chunks_mut(TASK)).map(|(words, to)| (words, to, true)).collect();
-    pool.run(
-        &mut tasks,
-        || (),
-        |(), _, (words, to, holds)| {
-            for (to, from) in to.iter_mut().zip(results::certificates(words)) {
-                *to = results::of_chunk(rule, &from);
-                *holds &= to.status != Status::Failed;
-            }
-        },
-    );
-    Ok(tasks.iter().all(|(_, _, holds)| *holds))
+    buffer.read(core.queue.stream(), of.certificates.start, words)?;
+    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
 }
-
-/// Certificates that a thread takes at once.
-const TASK: usize = 4096;
 
 #[cfg(test)]
 mod tests {

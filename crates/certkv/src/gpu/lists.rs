@@ -1,6 +1,6 @@
 //! Lists of a step, kept with their memory for the next one: a decode step asks the allocator for nothing.
+use super::extended::Extended;
 use super::step::{Part, Progress};
-use crate::Certificate;
 use certkv_page::Reservation;
 
 /// Empty, but for lists in lists, which are empty.
@@ -13,7 +13,7 @@ pub(super) struct Lists {
     /// Outputs of longer chunks.
     pub(super) chunks: Vec<f32>,
     /// By layer.
-    pub(super) extended: Vec<Vec<Certificate>>,
+    pub(super) extended: Vec<Extended>,
     pub(super) lost: Vec<Vec<f64>>,
 }
 
@@ -22,7 +22,7 @@ impl Lists {
     pub(super) fn of(mut self, layers: usize) -> Self {
         self.progress.clear();
         self.progress.resize(layers, Progress::Waiting);
-        self.extended.resize_with(layers, Vec::new);
+        self.extended.resize_with(layers, Extended::default);
         self.lost.resize_with(layers, Vec::new);
         self
     }
@@ -32,11 +32,11 @@ impl Lists {
         self.reservations.extend(self.parts.drain(..).map(|part| part.reservations));
         if drafts {
             self.chunks.clear();
-            self.extended.iter_mut().for_each(Vec::clear);
+            self.extended.iter_mut().for_each(Extended::clear);
             self.lost.iter_mut().for_each(Vec::clear);
         } else {
             self.chunks = Vec::new();
-            self.extended.iter_mut().for_each(|of| *of = Vec::new());
+            self.extended.iter_mut().for_each(|of| *of = Extended::default());
             self.lost.iter_mut().for_each(|of| *of = Vec::new());
         }
         self

@@ -43,6 +43,7 @@ mod drafts;
 mod erase;
 mod events;
 mod extend;
+mod extended;
 mod fixed;
 mod forgotten;
 mod frames;

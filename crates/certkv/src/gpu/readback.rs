@@ -195,12 +195,8 @@ impl GpuStep<'_> {
                 let lowered = self.cache.mirror.lowered_in(s, layer, part.row);
                 let (shape, window) = ((s, &self.cache.layouts[layer], lowered), s.window(layer));
                 found.of(self.rule, (place, 0, 1), (part.len + 1, window), shape, core.kit(layer).exact, own);
-            } else if let Some(extended) = self.extended[layer].get(part.first_row * heads..) {
-                let known = extended.get(..own.len()).unwrap_or(&[]);
-                own.fill(Certificate::PREFILL);
-                own[..known.len()].copy_from_slice(known);
             } else {
-                own.fill(Certificate::PREFILL);
+                self.extended[layer].judge(self.rule, part.first_row * heads, own);
             }
         }
         if all.iter().any(|c| c.status == Status::Failed) {

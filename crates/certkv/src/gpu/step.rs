@@ -3,6 +3,7 @@ use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::drafts;
 use super::extend::{self, Io};
+use super::extended::Extended;
 use super::ladder::Call;
 use super::learn;
 use super::lists::Lists;
@@ -14,7 +15,7 @@ use super::queries::send_queries;
 use super::record::{GpuGraph, Shape};
 use super::spill;
 use super::window::blocks;
-use crate::{Certificate, Chunk, Error, Side};
+use crate::{Chunk, Error, Side};
 use certkv_core::{SequenceId, nonfinite_at, planted};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::select::ROW_ENTRY;
@@ -88,7 +89,7 @@ pub struct GpuStep<'c> {
     pub(super) last: Option<usize>,
     pub(super) chunks: Vec<f32>,
     /// By layer: certificates of all tokens' heads, if the GPU attended a longer chunk of it.
-    pub(super) extended: Vec<Vec<Certificate>>,
+    pub(super) extended: Vec<Extended>,
     /// By layer: what rounding to 16 bits took from the outputs of longer chunks, `[tokens][q_heads]`; empty where nothing was rounded.
     pub(super) lost: Vec<Vec<f64>>,
     /// Under which its certificates are published.
@@ -417,12 +418,11 @@ impl<'c> GpuStep<'c> {
         if drafting.is_none() && parts.iter().any(|part| part.place.is_none()) {
             chunks.resize(expected, f32::NAN);
             let drafted =
-                drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer], *tokens))?;
+                drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer].drafts, *tokens))?;
             for part in parts.iter().filter(|part| part.place.is_none() && part.tokens > drafted) {
                 let attended = cache.core.sizes.chunk_tokens > 0 && {
-                    extended[layer].resize(*tokens * heads, Certificate::PREFILL);
-                    let own = &mut extended[layer][part.first_row * heads..][..part.tokens * heads];
-                    extend::attend(cache, layer, part, Io::Host(queries, chunks), rule, own)?
+                    let words = extended[layer].words(*tokens * heads);
+                    extend::attend(cache, layer, part, Io::Host(queries, chunks), rule, words)?
                 };
                 if !attended {
                     prefill::attend(cache, layer, part, queries, chunks)?;
@@ -585,7 +585,7 @@ impl Drop for GpuStep<'_> {
         };
         cache.lists = lists.kept(drafts);
         if !drafts {
-            (cache.carried, cache.chunk_words, cache.pack_items) = <_>::default();
+            (cache.carried, cache.pack_items) = <_>::default();
         }
     }
 }
