@@ -196,6 +196,8 @@ impl GpuStep<'_> {
                 }
             }
         }
+        // What a plan reads of the caller's queries, too.
+        core.finish()?;
         self.progress[layer] = Progress::Attended;
         Ok(true)
     }
