@@ -74,7 +74,7 @@ pub struct GpuConfig {
     /// Originals that host memory has no room for, in a store; `None`: all stay in pinned memory. As [`Config::spill`]; what a GPU does with it is in
     /// docs/gpu.md ("Originals in a store").
     pub spill: Option<Spill>,
-    /// As [`Config::erase`]: pages of records and of originals, tails, frames, and what is swapped out are overwritten behind the work that still reads them,
+    /// As [`Config::erase`]: pages of records and of originals, tails, frames, what is swapped out, and what longer chunks have worked with are overwritten behind the work that still reads them,
     /// in the order of the cache's stream, which also waits for that; sides in scratch when a sequence is released, and else with the next step. Takes the stream as long as
     /// writing them does: originals go over the link. All of records, tails and scratch is overwritten when the cache goes.
     pub erase: bool,

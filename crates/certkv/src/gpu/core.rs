@@ -116,6 +116,8 @@ pub(super) struct Core {
     listed: AtomicBool,
     /// Originals are being overwritten, and nobody has waited for the device since.
     erasing: AtomicBool,
+    /// Whether what longer chunks work with has something of them.
+    staged: AtomicBool,
     /// What the host did and waited for.
     pub(super) host: Counters,
 }
@@ -193,6 +195,7 @@ impl Core {
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
             erasing: AtomicBool::new(false),
+            staged: AtomicBool::new(false),
             host: Counters::default(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,

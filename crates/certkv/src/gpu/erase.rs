@@ -66,10 +66,16 @@ impl GpuCache {
         self.arrive()?;
         self.reclaim()?;
         self.forget()?;
+        self.core.erase_chunks()?;
         self.synchronize()?;
-        let Core { queue, packed, tails, originals, swap, scratch, sizes: s, .. } = &*self.core;
+        let Core { queue, packed, tails, originals, swap, scratch, chunks, sizes: s, .. } = &*self.core;
         let (mut left, mut bytes) = (0, Vec::new());
         let mut count = |bytes: &[u8]| left += bytes.iter().filter(|byte| **byte != 0).count();
+        if let Some(chunks) = chunks {
+            bytes.resize(chunks.len(), 0);
+            chunks.read(queue.stream(), 0, &mut bytes)?;
+            count(&bytes);
+        }
         for (pools, group) in self.pools.iter().zip(&s.groups) {
             for class in pools.classes() {
                 for (page, layer) in

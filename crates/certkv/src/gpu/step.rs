@@ -572,6 +572,8 @@ impl Drop for GpuStep<'_> {
         }
         self.cache.filled(None);
         self.cache.core.leave_lane();
+        // What the driver refuses is tried again behind the next step.
+        let _ = self.cache.core.erase_chunks();
         // What prompts had goes with them.
         let drafts = self.is_of_drafts();
         let Self { cache, parts, progress, reservations, chunks, extended, lost, .. } = self;

@@ -1,6 +1,6 @@
 //! What sequences leave is erased, whichever call of the driver fails: at once, or with the next call, and before anybody else has it.
 use crate::fake_cuda::sweep::code_for;
-use crate::kernels::{self, BLOCK, DIM, KV_HEADS};
+use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS};
 use crate::levels::{self, LADDERS};
 use crate::life::{FORMATS, LAYERS, config};
 use crate::{alone, every};
@@ -28,6 +28,7 @@ fn grow(cache: &mut GpuCache, errors: &mut Vec<Error>, id: SequenceId, tokens: u
         let mut step = cache.begin_with(&[Chunk { sequence: id, tokens }], Policy::Packed)?;
         for layer in 0..LAYERS {
             step.append_bits(layer, &rows, &rows)?;
+            step.attend(layer, &vec![0.5; tokens * KV * GROUP])?;
         }
         step.finish()
     });

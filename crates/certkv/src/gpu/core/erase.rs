@@ -111,13 +111,26 @@ impl Core {
         self.zeroes.as_ref().ok_or(Error::Config { field: "erase", why: "nothing is erased".into() })
     }
 
+    /// Enqueues zeroes over what longer chunks have left in what they work with. Nothing where nothing is erased.
+    ///
+    /// # Errors
+    /// The driver's: it is still there.
+    pub(in crate::gpu) fn erase_chunks(&self) -> Result<(), Error> {
+        let Some(buffer) = self.chunks.as_ref().filter(|_| self.zeroes.is_some()) else { return Ok(()) };
+        if self.staged.swap(false, Ordering::Relaxed) {
+            let erased = buffer.fill(self.queue.stream(), 0, buffer.len(), 0);
+            erased.inspect_err(|_| self.staged.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
+    }
+
     /// Enqueues zeroes over all that is erased on the device. Nothing where nothing is.
     ///
     /// # Errors
     /// The driver's.
     pub(in crate::gpu) fn erase_all(&self) -> Result<(), Error> {
         if self.zeroes.is_some() {
-            for buffer in [&self.packed, &self.tails, &self.scratch] {
+            for buffer in [&self.packed, &self.tails, &self.scratch].into_iter().chain(&self.chunks) {
                 buffer.fill(self.queue.stream(), 0, buffer.len(), 0)?;
             }
         }

@@ -9,6 +9,7 @@ use certkv_kernel::cuda::launch::{self, Append, Tables};
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::tensor::Tensor;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 impl Core {
     /// Enqueues that new tokens in device memory go to blocks of staging, as the device has been told of them.
@@ -23,6 +24,7 @@ impl Core {
         let buffer = self.chunks.as_ref().ok_or_else(none)?;
         let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
         let ([rows, lens, tails], staged) = (&of.new, span(&of.staged)?);
+        self.staged.store(true, Ordering::Relaxed);
         self.queue.stream().touch(&[Touch::write(staged.address(), staged.bytes())])?;
         let args = Append {
             variant: &self.kit(layer).variant,
@@ -56,6 +58,7 @@ impl Core {
         let none = || Error::Config { field: "chunk_tokens", why: "no kernels".into() };
         let buffer = self.chunks.as_ref().ok_or_else(none)?;
         let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
+        self.staged.store(true, Ordering::Relaxed);
         let t = self.block_tables(layer)?;
         let (kernel, variant, table, packed) = match &self.levels {
             None => (kit.extend.as_ref(), &kit.variant, t.packed, self.packed_of(layer)?),
