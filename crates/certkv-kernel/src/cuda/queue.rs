@@ -214,7 +214,7 @@ impl Queue {
         unsafe { from.read_pinned(&self.stream, from_offset, &to.buffer, to_offset, bytes) }
     }
 
-    /// An empty list of copies for [`Queue::download_all`], with room for so many.
+    /// An empty list of copies for [`Queue::download_all`] or [`Queue::upload_all`], with room for so many.
     pub fn batch(&self, room: usize) -> CopyBatch {
         CopyBatch::new(&self.gpu, room)
     }
@@ -236,6 +236,25 @@ impl Queue {
             list.push_back(&to.buffer, to_offset, from, from_offset, bytes)?;
         }
         // SAFETY: as in `upload`; device memory is freed by a call that waits for the work that uses it. Nothing else is on the list.
+        Ok(unsafe { list.submit(&self.stream) }?)
+    }
+
+    /// The same to the device.
+    ///
+    /// # Errors
+    /// As [`Queue::download_all`].
+    pub fn upload_all<'b, E: From<CudaError>>(
+        &self,
+        list: &mut CopyBatch,
+        copies: impl Iterator<Item = Result<Upload<'b>, E>>,
+    ) -> Result<(), E> {
+        list.clear();
+        for copy in copies {
+            let Upload { to, to_offset, from, from_offset, bytes } = copy?;
+            self.own(from)?;
+            list.push(to, to_offset, &from.buffer, from_offset, bytes)?;
+        }
+        // SAFETY: as in `download_all`.
         Ok(unsafe { list.submit(&self.stream) }?)
     }
 
@@ -311,6 +330,21 @@ pub struct Download<'b> {
     pub to: &'b Area,
     /// Where they go.
     pub to_offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+/// A copy to the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Upload<'b> {
+    /// Where its bytes go.
+    pub to: &'b DeviceBuffer,
+    /// From which on.
+    pub to_offset: usize,
+    /// Pinned memory of the queue.
+    pub from: &'b Area,
+    /// Where they are.
+    pub from_offset: usize,
     /// How many.
     pub bytes: usize,
 }

@@ -8,6 +8,7 @@ use super::prefill::{self, Coder, ToCode};
 use super::step::Part;
 use crate::{Error, centre};
 use certkv_device::cuda::Touch;
+use certkv_kernel::cuda::queue::Download;
 use certkv_kernel::cuda::tensor::Tensor;
 use certkv_page::RowSpan;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) fn append(
     }
     let shape = [s.kv_heads, s.dim];
     let mut words: [Vec<u32>; 3] = Default::default();
-    let mut items = core::mem::take(&mut cache.pack_items);
+    let (mut items, mut list) = (core::mem::take(&mut cache.pack_items), core.queue.batch(spans.len()));
     for spans in spans.chunks(of.staged.len() / s.original_bytes) {
         words.iter_mut().for_each(Vec::clear);
         items.clear();
@@ -59,9 +60,12 @@ pub(super) fn append(
         let row = part.first_row + first.block * s.block + first.first_row - part.len;
         let piece = [keys.tokens("keys", shape, (row, tokens))?, values.tokens("values", shape, (row, tokens))?];
         core.append_chunk(layer, tokens, piece)?;
+        let copies = spans.iter().enumerate().map(|(slot, span)| -> Result<Download<'_>, Error> {
+            let (to, to_offset) = (&core.originals, cache.host_at(layer, span.host)?);
+            Ok(Download { from: buffer, from_offset: staged(slot), to, to_offset, bytes: s.original_bytes })
+        });
+        core.queue.download_all(&mut list, copies)?;
         for (slot, span) in spans.iter().enumerate() {
-            let to = cache.host_at(layer, span.host)?;
-            core.queue.download(buffer, staged(slot), &core.originals, to, s.original_bytes)?;
             match (span.packed, span.tail) {
                 (Some(packed), _) => {
                     let own = &s.of_layer[layer];
@@ -71,7 +75,7 @@ pub(super) fn append(
                     let block = ToCode { originals, record, bytes: own.record_bytes };
                     prefill::push_items(&core, layer, part.row, block, &mut items)?;
                 }
-                (None, Some(tail)) => core.fill_tail(layer, tail.index, to)?,
+                (None, Some(tail)) => core.fill_tail(layer, tail.index, cache.host_at(layer, span.host)?)?,
                 (None, None) => {}
             }
         }

@@ -14,6 +14,7 @@ use crate::{Error, Status};
 use certkv_core::PageId;
 use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
+use certkv_kernel::cuda::queue::Upload;
 use certkv_kernel::cuda::tensor::Tensor;
 use core::ops::Range;
 use std::sync::Arc;
@@ -154,11 +155,14 @@ fn run(
     };
     let buffer = core.chunks.as_ref().ok_or_else(no_room)?;
     let chunk = ExtendChunk::new((part.row as u32, piece.before as u32, piece.tokens as u32), s.block as u32);
+    let mut list = core.queue.batch(of.staged.len() / s.original_bytes);
     for (at, turn) in turns.iter().enumerate() {
-        for (to, block) in turn.originals.clone().enumerate() {
-            let (to, from) = (of.staged.start + to * s.original_bytes, cache.host_at(layer, page(block)?)?);
-            core.queue.upload(buffer, to, &core.originals, from, s.original_bytes)?;
-        }
+        let copies = turn.originals.clone().enumerate().map(|(to, block)| -> Result<Upload<'_>, Error> {
+            let (to_offset, from_offset) =
+                (of.staged.start + to * s.original_bytes, cache.host_at(layer, page(block)?)?);
+            Ok(Upload { to: buffer, to_offset, from: &core.originals, from_offset, bytes: s.original_bytes })
+        });
+        core.queue.upload_all(&mut list, copies)?;
         let (coded, from, to) = (turn.coded as u32, turn.originals.start as u32, turn.originals.end as u32);
         let chunk = ExtendChunk { coded, from, to, ..chunk };
         cache.ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
