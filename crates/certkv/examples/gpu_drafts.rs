@@ -4,7 +4,7 @@
 //! Every sequence gets as many new tokens. 32 query heads, 8 KV heads, 128 channels, random data, packed policy; in us a layer: with rows, queries and outputs of
 //! the host, until all layers are appended, attended and read, and of that the appends, medians of steps that are given up; in device memory, until all of
 //! it is done, by calls and from a recording, means of steps in which sequences grow. They are `--apart` tokens longer, one than the other, modulo a block, so that not all
-//! of their blocks fill at once. Drafts of more than eight tokens go by way of the host, one sequence after the other (docs/gpu.md). No check:
+//! of their blocks fill at once. More than eight tokens are attended one sequence after the other (docs/gpu.md, "Longer chunks"). No check:
 //! `gpu_engine` is one. Exit code 2: no GPU.
 #[path = "common/mod.rs"]
 mod common;
