@@ -23,8 +23,7 @@ pub(super) fn append(
 ) -> Result<(), Error> {
     let core = Arc::clone(&cache.core);
     let (s, of) = (&core.sizes, &core.sizes.chunks);
-    let none = || Error::Config { field: "chunk_tokens", why: "no room for chunks".into() };
-    let buffer = core.chunks.as_ref().ok_or_else(none)?;
+    let buffer = core.chunk_buffer()?;
     let Some(reservation) = part.reservations.get(s.group_of(layer)) else { return Ok(()) };
     let spans: Vec<RowSpan> = reservation.rows().collect();
     if part.len < s.block && part.len + part.tokens >= s.block {

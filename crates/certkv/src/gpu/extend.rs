@@ -81,7 +81,7 @@ pub(super) fn attend(
     let new = part.reservations.get(s.group_of(layer)).map(|of| of.rows().map(|span| span.host).collect());
     let new: Vec<PageId> = new.unwrap_or_default();
     let core = Arc::clone(&cache.core);
-    let (buffer, of) = (core.chunks.as_ref().ok_or_else(no_room)?, &core.sizes.chunks);
+    let (buffer, of) = (core.chunk_buffer()?, &core.sizes.chunks);
     let mut brought = false;
     for first in (0..part.tokens).step_by(most) {
         let piece = Piece { before: part.len + first, tokens: most.min(part.tokens - first) };
@@ -120,10 +120,6 @@ pub(super) fn attend(
     Ok(true)
 }
 
-fn no_room() -> Error {
-    Error::Config { field: "chunk_tokens", why: "no room for chunks".into() }
-}
-
 /// Attends a piece whose queries are on the device, from codes and originals or from originals alone; `new`: pages of originals of the chunk's blocks. Whether all of its
 /// certificates hold.
 fn run(
@@ -153,7 +149,7 @@ fn run(
         };
         found.ok_or(Error::Order { layer, why: "a page of the sequence is missing" })
     };
-    let buffer = core.chunks.as_ref().ok_or_else(no_room)?;
+    let buffer = core.chunk_buffer()?;
     let chunk = ExtendChunk::new((part.row as u32, piece.before as u32, piece.tokens as u32), s.block as u32);
     let mut list = core.queue.batch(of.staged.len() / s.original_bytes);
     for (at, turn) in turns.iter().enumerate() {

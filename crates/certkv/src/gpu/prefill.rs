@@ -180,7 +180,7 @@ pub(super) fn pack(cache: &mut GpuCache, layer: usize, coder: Coder, items: &[u6
 /// head would need a repair then. Enqueues one launch over the sequence, and rounds of choices and copies until scratch could be
 /// full.
 pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32], limit: Limit) -> Result<(), Error> {
-    if cache.core.kit(layer).exact || cache.core.sizes.of_layer[layer].slots == [0; 2] {
+    if !plans(&cache.core, layer) {
         return Ok(());
     }
     cache.batch_queries.clear();
@@ -195,6 +195,11 @@ pub(super) fn plan(cache: &mut GpuCache, layer: usize, part: &Part, query: &[f32
     plan_from(cache, layer, part, core.staged_queries(part.guest, 1, element)?, limit)
 }
 
+/// Whether anything of a layer is chosen: codes, and room for originals beside them.
+fn plans(core: &Core, layer: usize) -> bool {
+    !core.kit(layer).exact && core.sizes.of_layer[layer].slots != [0; 2]
+}
+
 /// The same of a query in device memory.
 pub(super) fn plan_from(
     cache: &mut GpuCache,
@@ -203,7 +208,7 @@ pub(super) fn plan_from(
     query: Tensor<'_>,
     limit: Limit,
 ) -> Result<(), Error> {
-    if cache.core.kit(layer).exact || cache.core.sizes.of_layer[layer].slots == [0; 2] {
+    if !plans(&cache.core, layer) {
         return Ok(());
     }
     cache.ready(layer)?;

@@ -2,7 +2,7 @@
 use super::Core;
 use crate::Error;
 use crate::gpu::policy::Limit;
-use certkv_device::cuda::Touch;
+use certkv_device::cuda::{DeviceBuffer, Touch};
 use certkv_kernel::cuda::encode::append_flag;
 use certkv_kernel::cuda::extend::{self, Extend, ExtendChunk, Relay};
 use certkv_kernel::cuda::launch::{self, Append, Tables};
@@ -12,6 +12,15 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 impl Core {
+    /// What longer chunks work with.
+    pub(in crate::gpu) fn chunk_buffer(&self) -> Result<&DeviceBuffer, Error> {
+        self.chunks.as_ref().ok_or_else(|| Error::Config { field: "chunk_tokens", why: "no room for chunks".into() })
+    }
+
+    fn chunk_span(&self, bytes: &Range<usize>) -> Result<Span<'_>, Error> {
+        Ok(Span::of(self.chunk_buffer()?, bytes.start, bytes.len())?)
+    }
+
     /// Enqueues that new tokens in device memory go to blocks of staging, as the device has been told of them.
     pub(in crate::gpu) fn append_chunk(
         &self,
@@ -20,9 +29,7 @@ impl Core {
         [keys, values]: [Tensor<'_>; 2],
     ) -> Result<(), Error> {
         let (s, of) = (&self.sizes, &self.sizes.chunks);
-        let none = || Error::Config { field: "chunk_tokens", why: "no room for chunks".into() };
-        let buffer = self.chunks.as_ref().ok_or_else(none)?;
-        let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
+        let span = |bytes: &Range<usize>| self.chunk_span(bytes);
         let ([rows, lens, tails], staged) = (&of.new, span(&of.staged)?);
         self.staged.store(true, Ordering::Relaxed);
         self.queue.stream().touch(&[Touch::write(staged.address(), staged.bytes())])?;
@@ -56,8 +63,7 @@ impl Core {
     ) -> Result<(), Error> {
         let (s, of, kit) = (&self.sizes, &self.sizes.chunks, self.kit(layer));
         let none = || Error::Config { field: "chunk_tokens", why: "no kernels".into() };
-        let buffer = self.chunks.as_ref().ok_or_else(none)?;
-        let span = |bytes: &Range<usize>| Span::of(buffer, bytes.start, bytes.len());
+        let span = |bytes: &Range<usize>| self.chunk_span(bytes);
         self.staged.store(true, Ordering::Relaxed);
         let t = self.block_tables(layer)?;
         let (kernel, variant, table, packed) = match &self.levels {
