@@ -32,15 +32,15 @@ extern "C" __global__ void __launch_bounds__(512, 2) ckv_gather(const __grid_con
         const Vec4* from = (const Vec4*)item.from;
         Vec4* to = (Vec4*)item.to;
         const u32 n = (u32)(item.bytes / 16);
-        u32 at = me;
-        for (; at + (FLIGHT - 1) * TEAM < n; at += FLIGHT * TEAM) {
+        for (u32 at = me; at < n; at += FLIGHT * TEAM) {
             Vec4 v[FLIGHT];
 #pragma unroll
-            for (u32 j = 0; j < FLIGHT; ++j) v[j] = ld_stream16(from + at + j * TEAM);
+            for (u32 j = 0; j < FLIGHT; ++j)
+                if (at + j * TEAM < n) v[j] = ld_stream16(from + at + j * TEAM);
 #pragma unroll
-            for (u32 j = 0; j < FLIGHT; ++j) to[at + j * TEAM] = v[j];
+            for (u32 j = 0; j < FLIGHT; ++j)
+                if (at + j * TEAM < n) to[at + j * TEAM] = v[j];
         }
-        for (; at < n; at += TEAM) to[at] = ld_stream16(from + at);
         if (item.mark != nullptr) {
             fence_gpu();
             named_barrier(1 + (int)team, TEAM);

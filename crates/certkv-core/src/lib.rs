@@ -36,6 +36,6 @@ pub use id::{LayerId, PageId, SequenceId};
 pub use layout::RecordLayout;
 pub use page_code::PageCode;
 pub use pairing::{Pairing, UnknownPairing};
-pub use reserve::{OutOfMemory, reserve_total, try_resize};
+pub use reserve::{OutOfMemory, reserve_total, try_collect, try_filled, try_resize};
 pub use summary::{ErrorSummary, RefinedSummary};
 pub use tier::{Tier, UnknownTier};

@@ -35,9 +35,46 @@ pub fn try_resize<T: Clone>(list: &mut Vec<T>, length: usize, with: T) -> Result
     Ok(())
 }
 
+/// `vec![with; length]`, for memory that the machine may not have.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn try_filled<T: Clone>(length: usize, with: T) -> Result<Vec<T>, OutOfMemory> {
+    let mut list = Vec::new();
+    try_resize(&mut list, length, with)?;
+    Ok(list)
+}
+
+/// As [`Iterator::collect`], for memory that the machine may not have.
+///
+/// # Errors
+/// [`OutOfMemory`]; what came before is gone.
+pub fn try_collect<T>(items: impl IntoIterator<Item = T>) -> Result<Vec<T>, OutOfMemory> {
+    let (mut items, mut list) = (items.into_iter(), Vec::new());
+    reserve_total(&mut list, items.size_hint().0)?;
+    while let Some(item) = items.next() {
+        if list.len() == list.capacity() {
+            let length = list.len().saturating_add(1).saturating_add(items.size_hint().0);
+            reserve_total(&mut list, length)?;
+        }
+        list.push(item);
+    }
+    Ok(list)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{OutOfMemory, reserve_total, try_resize};
+    use super::{OutOfMemory, reserve_total, try_collect, try_filled, try_resize};
+
+    #[test]
+    fn lists_are_what_they_are_elsewhere() {
+        assert_eq!(try_filled(3, 7u8).unwrap(), [7; 3]);
+        // Of a length that is known, and one that is not.
+        assert_eq!(try_collect(0..100).unwrap(), (0..100).collect::<Vec<_>>());
+        let odd = || (0..1000).filter(|n| n % 2 == 1);
+        assert_eq!(try_collect(odd()).unwrap(), odd().collect::<Vec<_>>());
+        assert_eq!(try_collect((0..usize::MAX).map(|n| n as u64)), Err(OutOfMemory { bytes: usize::MAX }));
+    }
 
     #[test]
     fn a_list_grows_into_its_room_and_asks_for_no_more() {

@@ -273,7 +273,7 @@ fn what_was_found_is_not_evicted() {
             levels: Default::default(),
         };
         let group = GroupShape { pools: pools.clone(), block: 1, max_blocks: 1, window: None };
-        let index = Arc::new(PrefixIndex::create(vec![group], 1, Box::new(Lru::new(1))).unwrap());
+        let index = Arc::new(PrefixIndex::create(vec![group], 1, Box::new(Lru::create(1).unwrap())).unwrap());
         let scope =
             Scope { domain: b"", model: b"", adapter: None, salt: None, layout: b"", tolerance: 0, first_position: 0 };
         let chain = Chain::new(&PrefixSecret::new([1; 32]), &scope);

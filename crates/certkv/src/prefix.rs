@@ -189,8 +189,8 @@ impl Prefixes {
     ) -> Result<Self, Error> {
         let PrefixConfig { secret, units, eviction } = config;
         let policy: Box<dyn EvictionPolicy> = match eviction {
-            Eviction::Lru => Box::new(Lru::new(*units)),
-            Eviction::S3Fifo => Box::new(S3Fifo::new(*units)),
+            Eviction::Lru => Box::new(Lru::create(*units)?),
+            Eviction::S3Fifo => Box::new(S3Fifo::create(*units)?),
         };
         let g = geometry;
         let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);

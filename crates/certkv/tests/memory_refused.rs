@@ -1,6 +1,7 @@
 //! A machine without memory: whichever request that grows with tokens the making of a cache is refused, or a call that moves pages, a prompt, a step, a file,
 //! it says so and leaves nothing behind. (What of a step does not grow with tokens is asked for before the first, and a machine without it ends the process.)
 mod common;
+mod refusing;
 use certkv::{
     Cache, Certified, Chunk, Config, Error, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret,
     PublishedPrefix, SaveScope, Scrub, Seed000, SequenceId, Stop,
@@ -8,79 +9,12 @@ use certkv::{
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
 use common::{Model, fill, random_queries, random_rows};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use refusing::{held, refused};
 
 /// Requests that grow with the tokens of a cache; smaller ones are texts, fields and lists of layers and sequences.
 const OF_A_CACHE: usize = 16 << 10;
 /// Requests that grow with the tokens of a sequence.
 const OF_A_SEQUENCE: usize = 4096;
-
-thread_local! {
-    /// Bytes of a request that counts.
-    static LEAST: Cell<usize> = const { Cell::new(0) };
-    /// Such requests of this thread until one is refused; 0: none is.
-    static LEFT: Cell<u64> = const { Cell::new(0) };
-    /// Bytes that this thread was given and has not given back, while it is counted.
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-/// Refuses the request that the thread has asked it to.
-struct Refusing;
-
-impl Refusing {
-    fn refuses(bytes: usize) -> bool {
-        let left = LEFT.try_with(Cell::get).unwrap_or(0);
-        if left == 0 || bytes < LEAST.get() {
-            return false;
-        }
-        LEFT.with(|l| l.set(left - 1));
-        left == 1
-    }
-
-    fn hold(bytes: isize) {
-        let _ = HELD.try_with(|held| held.set(held.get() + bytes));
-    }
-}
-
-// SAFETY: what the system's allocator gives, or null, which every caller must expect.
-unsafe impl GlobalAlloc for Refusing {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if Self::refuses(layout.size()) {
-            return core::ptr::null_mut();
-        }
-        Self::hold(layout.size() as isize);
-        // SAFETY: the caller's layout.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if Self::refuses(layout.size()) {
-            return core::ptr::null_mut();
-        }
-        Self::hold(layout.size() as isize);
-        // SAFETY: the caller's layout.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        if Self::refuses(bytes) {
-            return core::ptr::null_mut();
-        }
-        Self::hold(bytes as isize - layout.size() as isize);
-        // SAFETY: the caller's block and layout.
-        unsafe { System.realloc(at, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        Self::hold(-(layout.size() as isize));
-        // SAFETY: the caller's block and layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Refusing = Refusing;
 
 fn config(formats: &str, tokens: usize) -> Config {
     let geometry = Geometry::new(3, 4, 2, 64).expect("a geometry");
@@ -97,14 +31,6 @@ fn config(formats: &str, tokens: usize) -> Config {
     }
 }
 
-/// Makes the `nth` request of at least `least` bytes in `call` fail; what the call says, and whether one was.
-fn refused<T>(least: usize, nth: u64, call: impl FnOnce() -> T) -> (T, bool) {
-    LEAST.set(least);
-    LEFT.set(nth);
-    let answer = call();
-    (answer, LEFT.replace(0) == 0)
-}
-
 /// The call that keeps what it did before it was refused.
 const PUBLISH: &str = "publish";
 
@@ -112,14 +38,14 @@ const PUBLISH: &str = "publish";
 /// request afterwards.
 fn each<T>(what: &str, least: usize, mut call: impl FnMut() -> Result<T, Error>) -> (u64, T) {
     for nth in 1.. {
-        let before = HELD.get();
+        let before = held();
         let (made, reached) = refused(least, nth, &mut call);
         match made {
             Ok(made) if !reached => return (nth - 1, made),
             Ok(_) => panic!("{what}, request {nth}: not heard"),
             Err(error) => assert!(error.to_string().contains("memory"), "{what}, request {nth}: {error}"),
         }
-        let held = HELD.get() - before;
+        let held = held() - before;
         assert!(what == PUBLISH || held < least as isize, "{what}, request {nth}: {held} bytes stay");
     }
     unreachable!("requests without end")
@@ -136,9 +62,9 @@ fn a_cache_without_memory_is_refused() {
         executed += requests;
     }
     // A list that nobody gives back is seen.
-    let before = HELD.get();
+    let before = held();
     core::mem::forget(Vec::<u8>::with_capacity(OF_A_CACHE));
-    let seen = HELD.get() - before >= OF_A_CACHE as isize;
+    let seen = held() - before >= OF_A_CACHE as isize;
     println!("GATE memory-refused executed={executed} failed=0 controls={}/1 seed=0x0", u8::from(seen));
     assert!(seen);
 }

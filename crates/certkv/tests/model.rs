@@ -62,6 +62,8 @@ struct Tally {
     controlled: u64,
     planted: u64,
     caught: u64,
+    /// Of an operation.
+    most_steps: u64,
 }
 
 struct World {
@@ -702,6 +704,14 @@ impl World {
         }
     }
 
+    /// Most allocations, copies, events, waits and the like of an operation: so many for every block that the cache can hold, and a few of each sequence and call, in every layer.
+    /// Whatever an operation does again, because room has to be made or a page is not free yet, is among them.
+    fn most_steps(&self) -> u64 {
+        const OF_A_BLOCK: usize = 12;
+        let blocks = self.max_tokens / self.blocks.iter().min().copied().unwrap_or(16);
+        (OF_A_BLOCK * self.geometry.layers * (blocks + 12)) as u64
+    }
+
     fn run(mut self, operations: u64) -> (Tally, CheckReport) {
         while self.tally.operations < operations {
             self.tally.operations += 1;
@@ -728,7 +738,10 @@ impl World {
                 _ => self.step(),
             }
             self.tally.injected += u64::from(fail::fired().is_some());
+            let (steps, most) = (fail::hits(), self.most_steps());
             fail::arm(None);
+            self.expect(steps <= most, &format!("{steps} steps, more than {most}, in operation {operation}"));
+            self.tally.most_steps = self.tally.most_steps.max(steps);
             self.check();
         }
         for (id, model) in core::mem::take(&mut self.live) {
@@ -820,11 +833,12 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
         ] {
             *sum += x;
         }
+        total.most_steps = total.most_steps.max(t.most_steps);
         ops += report.ops;
     }
     let t = total;
     println!(
-        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} injected {} typed {} changed {} controlled {} device operations {ops}",
+        "{id}: decodes {} prefills {} forks {} reopened {} dropped {} published {} continued {} evicted {} hollowed {} swapped {} returned {} refused {} exhausted {} injected {} typed {} changed {} controlled {} device operations {ops}, at most {} steps an operation",
         t.decodes,
         t.prefills,
         t.forks,
@@ -841,7 +855,8 @@ fn gate(id: &str, seeds: std::ops::Range<u64>, operations: u64, world: impl Fn(u
         t.injected,
         t.typed,
         t.changed,
-        t.controlled
+        t.controlled,
+        t.most_steps
     );
     println!(
         "GATE {id} executed={} failed={} controls={}/{} seed={:#x}",

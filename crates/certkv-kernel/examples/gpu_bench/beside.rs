@@ -1,10 +1,14 @@
 //! Copies of originals to scratch beside attention: `--beside P[,M]` has each layer bring P% of its key blocks over the host's link on a second stream, while the
 //! next layers attend, and with M copy M MB on the device in front of each attention, for a model's other work. By CTAs that copy: beside the same launches
-//! over an empty list, as in a step that misses nothing, and beside attention without them.
+//! over an empty list, as in a step that misses nothing, and beside attention without them. What the last layer brings nothing hides, so a step has as
+//! many layers as a model: with few of them that is most of what there is to see.
 use crate::{Failure, Words, replay, upload};
 use certkv_device::cuda::{DeviceBuffer, EventPool, Function, Gpu, GpuStream, LaunchOptions, PinnedBuffer, Priority};
 use certkv_kernel::cuda::encode::GatherArgs;
 use core::num::NonZeroUsize;
+
+/// Layers of a step: those of a model of 8 billion parameters.
+const LAYERS: usize = 32;
 
 /// What is copied, and what stands for the model.
 pub(crate) struct Beside {
@@ -19,14 +23,13 @@ impl Beside {
         Ok(Some(Self { share: share.parse::<f64>()? / 100.0, model: model.parse::<usize>()? << 20 }))
     }
 
-    /// `sides`: key sides of a launch, of `bytes` each; `attend` enqueues the i-th of `launches`, and leaves so many multiprocessors alone.
+    /// `sides`: key sides of a launch, of `bytes` each; `attend` enqueues the i-th launch of a step, and leaves so many multiprocessors alone.
     pub(crate) fn measure(
         &self,
         gpu: &Gpu,
         stream: &GpuStream,
         gather: &Function,
         (sides, bytes): (usize, usize),
-        launches: usize,
         attend: &dyn Fn(&GpuStream, usize, u32) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         const THREADS: u32 = 512;
@@ -49,7 +52,8 @@ impl Beside {
             Ok(unsafe { gather.launch(on, ctas, THREADS, 0, args, LaunchOptions::default()) }?)
         };
         // Alone, beside attention, and beside attention and a model.
-        let mut line = format!("          {pieces} pieces, {:.2} MB a layer:", (pieces * bytes) as f64 * 1e-6);
+        let mut line =
+            format!("          {pieces} pieces, {:.2} MB a layer, {LAYERS} layers:", (pieces * bytes) as f64 * 1e-6);
         for ctas in [2, 4, 6, 8, 16] {
             let capture = stream.begin_capture()?;
             (0..4).try_for_each(|_| copy(stream, ctas, &args))?;
@@ -68,7 +72,7 @@ impl Beside {
             );
             let graph = |ctas: u32, args: &GatherArgs| -> Result<_, Failure> {
                 let capture = stream.begin_capture()?;
-                for i in 0..launches {
+                for i in 0..LAYERS {
                     if model {
                         weights[0].copy_from(stream, 0, &weights[1], 0, self.model)?;
                     }
@@ -89,7 +93,7 @@ impl Beside {
                 // By turns.
                 for _ in 0..3 {
                     for (times, graph) in times.iter_mut().zip(&graphs) {
-                        times.extend(replay(gpu, stream, graph, launches)?);
+                        times.extend(replay(gpu, stream, graph, LAYERS)?);
                     }
                 }
                 let [none, some] = times.map(middle);

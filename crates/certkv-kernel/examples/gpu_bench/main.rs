@@ -430,7 +430,7 @@ fn bench(gpu: &Gpu, words: &Words) -> Result<(), Failure> {
                     }?)
                 };
                 let sides = (read * KV_HEADS, pool.layout.original_side_bytes());
-                beside.measure(gpu, &stream, kernels.get(certified, Verb::Gather)?, sides, launches, &attend)?;
+                beside.measure(gpu, &stream, kernels.get(certified, Verb::Gather)?, sides, &attend)?;
             }
             let _ = writeln!(
                 csv,

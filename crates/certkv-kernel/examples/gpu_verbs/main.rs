@@ -248,7 +248,7 @@ fn all(words: &[String]) -> Result<(), Failure> {
         packs(&bench, &kernels, variant)?;
     }
     let variant = &variants[0].1;
-    for (bytes, ctas) in [(4096, 32), (8192, 16), (32768, 4)] {
+    for (bytes, ctas) in [(4096, 32), (4096, 8), (8192, 16), (8192, 8), (16384, 8), (32768, 4)] {
         page_in(&bench, &kernels, variant, bytes, ctas)?;
     }
     for ctas in [8, 16, 32, 64] {

@@ -20,6 +20,7 @@ pub mod forgive;
 mod grouped;
 pub mod importance;
 pub mod ladder;
+pub mod lane;
 pub mod launch;
 mod levelled;
 pub mod losses;

@@ -7,6 +7,7 @@
 //!
 //! What the host may see while the GPU works is the caller's to order ([`Queue::finish`], [`Queue::mark`]); a mistake there
 //! gives old or new bytes, never memory that is not there.
+use super::lane::Lane;
 use certkv_device::cuda::{
     CopyBatch, CudaError, DeviceBuffer, Event, EventPool, Gpu, GpuStream, GraphExec, PinnedBuffer, Pod, Priority,
 };
@@ -139,20 +140,21 @@ impl Queue {
         Ok(Self { stream, events, gpu: gpu.clone(), kept })
     }
 
-    /// Another stream over the same pinned memory, which stays until all of them are dropped. Nothing orders the work of the two but [`Queue::follow`].
+    /// A lane over the same pinned memory, which stays until both are dropped. Turns order what runs there behind this queue's work, and
+    /// [`Queue::join`] this queue's behind theirs.
     ///
     /// # Errors
     /// The driver's.
-    pub fn beside(&self) -> Result<Self, CudaError> {
-        Self::over(&self.gpu, Arc::clone(&self.kept))
+    pub fn lane(&self) -> Result<Lane, CudaError> {
+        Ok(Lane::over(Self::over(&self.gpu, Arc::clone(&self.kept))?))
     }
 
-    /// Has what is enqueued from now on wait for all that `other` has been given so far. The host does not wait, and a recording holds it.
+    /// Has what is enqueued from now on wait for all turns of the lane so far. The host does not wait, and a recording holds it.
     ///
     /// # Errors
-    /// The driver's.
-    pub fn follow(&self, other: &Self) -> Result<(), CudaError> {
-        self.stream.wait(&other.mark()?)
+    /// The driver's, also what it said when the last turn was dropped: nothing waits, and another call may.
+    pub fn join(&self, lane: &Lane) -> Result<(), CudaError> {
+        lane.joined_by(self)
     }
 
     /// The GPU.

@@ -74,7 +74,8 @@ impl Ours {
         };
         let max_blocks = longest / block;
         let group = GroupShape { pools: pools.clone(), block, max_blocks, window: None };
-        let index = PrefixIndex::create(vec![group], pages, Box::new(Lru::new(pages))).expect("memory");
+        let index =
+            PrefixIndex::create(vec![group], pages, Box::new(Lru::create(pages).expect("memory"))).expect("memory");
         let scope = Scope {
             domain: b"t",
             model: b"m",

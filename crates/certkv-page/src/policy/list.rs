@@ -1,4 +1,5 @@
 //! Queues of slots, linked by index: one set of links, several queues.
+use certkv_core::{OutOfMemory, try_filled};
 
 const NIL: u32 = u32::MAX;
 
@@ -13,8 +14,8 @@ struct Link {
 pub(super) struct Links(Vec<Link>);
 
 impl Links {
-    pub(super) fn new(slots: usize) -> Self {
-        Self(vec![Link { older: NIL, younger: NIL }; slots])
+    pub(super) fn create(slots: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self(try_filled(slots, Link { older: NIL, younger: NIL })?))
     }
 
     pub(super) const fn bytes(slots: usize) -> usize {

@@ -1,6 +1,7 @@
 //! Least recently used.
 use super::EvictionPolicy;
 use super::list::{Links, Queue};
+use certkv_core::OutOfMemory;
 
 /// Evicts what was not used for longest. A long run of prompts that never come again flushes it; [`super::S3Fifo`] does
 /// not let that happen.
@@ -12,8 +13,11 @@ pub struct Lru {
 
 impl Lru {
     /// For an index of `entries` entries.
-    pub fn new(entries: usize) -> Self {
-        Self { links: Links::new(entries), queue: Queue::EMPTY }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn create(entries: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self { links: Links::create(entries)?, queue: Queue::EMPTY })
     }
 
     /// Host bytes for an index of `entries` entries: for the ledger.

@@ -2,6 +2,7 @@
 use super::EvictionPolicy;
 use super::list::{Links, Queue};
 use certkv_core::budget::hash_table_bytes;
+use certkv_core::{OutOfMemory, try_filled};
 use std::collections::{HashMap, VecDeque};
 
 /// Uses that are counted; more make no difference.
@@ -31,15 +32,18 @@ pub struct S3Fifo {
 
 impl S3Fifo {
     /// For an index of `entries` entries.
-    pub fn new(entries: usize) -> Self {
-        Self {
-            links: Links::new(entries),
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn create(entries: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            links: Links::create(entries)?,
             small: Queue::EMPTY,
             main: Queue::EMPTY,
-            entries: vec![Entry::default(); entries],
+            entries: try_filled(entries, Entry::default())?,
             small_share: (entries / 10).max(1),
-            ghosts: Ghosts::new(entries),
-        }
+            ghosts: Ghosts::create(entries)?,
+        })
     }
 
     /// Host bytes for an index of `entries` entries: for the ledger.
@@ -131,8 +135,12 @@ struct Ghosts {
 }
 
 impl Ghosts {
-    fn new(most: usize) -> Self {
-        Self { order: VecDeque::with_capacity(most + 1), known: HashMap::with_capacity(most + 1), next: 0, most }
+    fn create(most: usize) -> Result<Self, OutOfMemory> {
+        let (mut order, mut known) = (VecDeque::new(), HashMap::new());
+        let none = |_| OutOfMemory { bytes: S3Fifo::bytes(most) };
+        order.try_reserve_exact(most.saturating_add(1)).map_err(none)?;
+        known.try_reserve(most.saturating_add(1)).map_err(none)?;
+        Ok(Self { order, known, next: 0, most })
     }
 
     fn push(&mut self, key: u64) {

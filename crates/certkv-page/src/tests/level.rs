@@ -181,7 +181,7 @@ fn a_reservation_takes_pages_of_the_levels_asked_for() {
 fn a_cached_block_keeps_its_level() {
     let (pools, chain) = (with_levels(8, &[4, 2]), super::prefix::chain(b"a"));
     let shape = GroupShape { pools: pools.clone(), block: 4, max_blocks: 8, window: None };
-    let index = PrefixIndex::create(vec![shape], 8, Box::new(Lru::new(8))).unwrap();
+    let index = PrefixIndex::create(vec![shape], 8, Box::new(Lru::create(8).unwrap())).unwrap();
     let tokens: Vec<u32> = (0..16).collect();
     let mut table = BlockTable::create(&pools, 4, 8).unwrap();
     append(&mut table, 16);
@@ -333,7 +333,7 @@ fn cached_blocks_of_any_level_are_found_as_they_were_published() {
     for seed in 0..60 {
         let (pools, chain, mut state) = (with_levels(40, &[6, 9, 3]), super::prefix::chain(b"a"), splitmix64(seed));
         let shape = GroupShape { pools: pools.clone(), block: 4, max_blocks: 16, window: None };
-        let index = PrefixIndex::create(vec![shape], 12, Box::new(Lru::new(12))).unwrap();
+        let index = PrefixIndex::create(vec![shape], 12, Box::new(Lru::create(12).unwrap())).unwrap();
         let mut below = |n: usize| {
             state = splitmix64(state);
             (state >> 20) as usize % n

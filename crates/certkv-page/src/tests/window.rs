@@ -133,7 +133,7 @@ fn a_window_of_nothing_is_refused() {
 fn a_unit_whose_pages_are_gone_is_not_published() {
     let pools = pools(32, 32, 4);
     let group = GroupShape { pools: pools.clone(), block: 4, max_blocks: 16, window: None };
-    let index = PrefixIndex::create(vec![group], 8, Box::new(Lru::new(8))).unwrap();
+    let index = PrefixIndex::create(vec![group], 8, Box::new(Lru::create(8).unwrap())).unwrap();
     let chain = super::prefix::chain(b"w");
     let tokens: Vec<u32> = (0..24).collect();
     let publish = |table: &BlockTable| {

@@ -4,6 +4,7 @@ use super::config::GpuConfig;
 use super::control::{Heard, SeenStep};
 use super::core::Core;
 use super::drafts::Drafted;
+use super::forgotten::Forgotten;
 use super::leaving::Leaving;
 use super::lists::Lists;
 use super::mirror::Mirror;
@@ -23,7 +24,7 @@ use crate::levels::LayerControl;
 use crate::prefix::Prefixes;
 use crate::save::header::{GroupKind, Order};
 use crate::{Chunk, Error, MemoryUse, MoveEvents, Policy, Side, erase};
-use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, span};
+use certkv_core::{Class, Geometry, Ledger, RecordLayout, SequenceId, reserve_total, span, try_filled};
 use certkv_device::cuda::{Gpu, GpuStream};
 use certkv_kernel::cuda::Compiler;
 use certkv_kernel::cuda::select::SelectStats;
@@ -96,7 +97,7 @@ pub struct GpuCache {
     /// Pages that a step needs, by group.
     pub(super) needs: Vec<Need>,
     /// By group: pages and rows, with [`ROW_ENTRY`], of which nothing may be remembered when the next step begins.
-    pub(super) forgotten: Vec<Vec<u32>>,
+    pub(super) forgotten: Vec<Forgotten>,
     /// Rows that were cut, and to how many tokens, of which the device is to be told.
     pub(super) cut: Vec<(usize, usize)>,
     /// Steps whose certificates were enqueued to be published.
@@ -177,10 +178,10 @@ impl GpuCache {
                 &s.levels,
                 calibrated.as_ref().map(|calibrated| calibrated.number()),
                 s.swap_pages,
-            ),
+            )?,
             watched: Watched::default(),
             calibrated,
-            mirror: Mirror::new(s),
+            mirror: Mirror::new(s)?,
             ring: Ring::new(core.staging.clone(), s.staging_slot),
             pools,
             sequences: Slab::with_capacity(s.rows),
@@ -197,7 +198,7 @@ impl GpuCache {
             drafted: Drafted::default(),
             pack_items: Vec::new(),
             needs: Vec::new(),
-            forgotten: vec![Vec::new(); s.groups.len()],
+            forgotten: s.groups.iter().map(|group| Forgotten::new(s, group)).collect::<Result<_, _>>()?,
             cut: Vec::with_capacity(s.rows),
             published: 0,
             begun: 0,
@@ -355,8 +356,8 @@ impl GpuCache {
         if let Some(entry) = self.sequences.try_remove(id.slot as usize) {
             for (group, table) in entry.tables.into_iter().enumerate() {
                 let dropped = table.release();
-                let gone: Vec<u32> = coded(&self.core.sizes, &dropped).collect();
-                self.forget_later(id, group, gone, true);
+                let core = Arc::clone(&self.core);
+                self.forget_later(id, group, coded(&core.sizes, &dropped), true);
                 dropped.retire(|| self.stamp(group))?;
             }
         }
@@ -419,8 +420,9 @@ impl GpuCache {
             core.queue.download(&core.tails, s.tail_at(layer, tail.index), &core.results, 0, s.original_bytes)?;
         }
         core.finish()?;
-        let mut rows = Vec::with_capacity(table.len() * s.dim);
-        let mut page = vec![0; s.original_bytes / 2];
+        let mut rows = Vec::new();
+        reserve_total(&mut rows, table.len() * s.dim)?;
+        let mut page = try_filled(s.original_bytes / 2, 0)?;
         // Swapped out, an open block has its rows there, too.
         let on_host = blocks + usize::from(rest > 0 && tail.is_none());
         for (block, entry) in table.blocks().iter().enumerate().take(on_host) {
@@ -488,7 +490,7 @@ impl GpuCache {
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core.join()?;
         if !self.leaving.is_over() {
-            self.core.queue.follow(&self.core.outward)?;
+            self.core.queue.join(&self.core.outward)?;
         }
         self.core.finish()
     }

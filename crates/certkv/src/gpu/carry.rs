@@ -5,7 +5,7 @@
 use super::cache::GpuCache;
 use super::step::GpuStep;
 use crate::Error;
-use certkv_core::{Dtype, rows};
+use certkv_core::{Dtype, reserve_total, rows, try_resize};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::copies;
 use certkv_kernel::cuda::encode::GatherItem;
@@ -75,6 +75,7 @@ impl Slot {
             false => [own, *given, self.bytes as u64, 0],
         };
         items.clear();
+        reserve_total(items, WORDS * self.rows)?;
         items.extend(own.zip(addresses).flat_map(item));
         area.write(self.at, &[self.rows as u32])?;
         area.write(self.at + ITEMS, items.as_slice())?;
@@ -117,6 +118,7 @@ pub(super) fn fetch(
     let (dim, element) = (shape[2], tensor.element());
     let bytes = dim * element.bytes();
     into.clear();
+    reserve_total(into, addresses.len() * dim)?;
     for part in addresses.chunks(Slot::most(cache, bytes)) {
         let slot = Slot::take(cache, part.len(), bytes)?;
         slot.copy(cache, tensor, (part, items), true)?;
@@ -129,7 +131,7 @@ pub(super) fn fetch(
                 area.read(slot.rows_at(), &mut into[start..])?;
             }
             Some(dtype) => {
-                bits.resize(part.len() * dim, 0u16);
+                try_resize(bits, part.len() * dim, 0u16)?;
                 area.read(slot.rows_at(), bits)?;
                 into.extend(bits.iter().map(|bits| dtype.decode16(*bits)));
             }
@@ -202,6 +204,8 @@ pub(super) fn put(
         match narrow(element) {
             None => area.write(slot.rows_at(), rows)?,
             Some(dtype) => {
+                bits.clear();
+                reserve_total(bits, rows.len())?;
                 dtype.encode16_all(rows, bits);
                 area.write(slot.rows_at(), bits.as_slice())?;
             }

@@ -7,6 +7,7 @@ use super::carry::{self, Carry};
 use super::prefill::{self, Coder, ToCode};
 use super::step::Part;
 use crate::{Error, centre};
+use certkv_core::{reserve_total, try_collect};
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::queue::Download;
 use certkv_kernel::cuda::tensor::Tensor;
@@ -25,7 +26,7 @@ pub(super) fn append(
     let (s, of) = (&core.sizes, &core.sizes.chunks);
     let buffer = core.chunk_buffer()?;
     let Some(reservation) = part.reservations.get(s.group_of(layer)) else { return Ok(()) };
-    let spans: Vec<RowSpan> = reservation.rows().collect();
+    let spans: Vec<RowSpan> = try_collect(reservation.rows())?;
     if part.len < s.block && part.len + part.tokens >= s.block {
         fix_centre(cache, layer, part, spans.first().copied(), values)?;
     }
@@ -46,6 +47,9 @@ pub(super) fn append(
             }
             let position = span.block * s.block + span.first_row;
             let [rows, lens, tails] = &mut words;
+            for list in [&mut *rows, lens, tails] {
+                reserve_total(list, list.len() + span.rows)?;
+            }
             rows.extend((0..span.rows).map(|_| part.row as u32));
             lens.extend((position..position + span.rows).map(|len| len as u32));
             tails.extend((0..span.rows).map(|_| slot as u32));

@@ -22,11 +22,12 @@ use super::sizes::Sizes;
 use super::window;
 use crate::Error;
 use crate::counters::Counters;
-use certkv_core::Ledger;
 use certkv_core::budget::CLASSES;
+use certkv_core::{Ledger, reserve_total};
 use certkv_device::cuda::{DeviceBuffer, Gpu};
 use certkv_kernel::cuda::args::{Element, Sides};
 use certkv_kernel::cuda::encode::append_flag;
+use certkv_kernel::cuda::lane::Lane;
 use certkv_kernel::cuda::launch::{self, Append, Memory, Picks, Promoted, Slots, Tables};
 use certkv_kernel::cuda::publish::Left;
 use certkv_kernel::cuda::queue::{Area, Queue, Span};
@@ -42,9 +43,9 @@ pub(super) struct Core {
     /// First: their drops wait for the work that uses the rest.
     pub(super) queue: Queue,
     /// Where plans run that do not come with attention, see [`GpuConfig::plan_apart`].
-    lane: Option<Queue>,
+    lane: Option<Lane>,
     /// On which originals of full blocks leave for host memory, see [`leaving`](super::leaving).
-    pub(super) outward: Queue,
+    pub(super) outward: Lane,
     pub(super) sizes: Sizes,
     /// One to a format, with windows and without.
     kits: Vec<Kit>,
@@ -137,8 +138,8 @@ impl Core {
         let extends = sizes.chunk_tokens > 0;
         let (kits, levels) = wanted.kits(gpu, compiler, ctas)?;
         let queue = Queue::new(gpu)?;
-        let lane = if config.plan_apart { Some(queue.beside()?) } else { None };
-        let outward = queue.beside()?;
+        let lane = if config.plan_apart { Some(queue.lane()?) } else { None };
+        let outward = queue.lane()?;
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
         };
@@ -218,7 +219,8 @@ impl Core {
         self.erase_all()?;
         self.name_places()?;
         self.name_levels()?;
-        let mut sides = Vec::with_capacity(sizes.side_table_bytes() / 8);
+        let mut sides = Vec::new();
+        reserve_total(&mut sides, sizes.side_table_bytes() / 8)?;
         for layer in 0..sizes.layers {
             if sizes.spills(layer) {
                 let bytes = sizes.side_table_bytes();

@@ -15,6 +15,7 @@ use super::spill;
 use super::step::{GpuStep, Part, Progress};
 use super::window::{blocks, most_blocks};
 use crate::Error;
+use certkv_core::try_resize;
 use certkv_kernel::cuda::tensor::Tensor;
 use std::sync::Arc;
 
@@ -180,7 +181,7 @@ impl GpuStep<'_> {
             carry::between(cache, ("out", shape), [own[1], out], single().map(|(row, place)| (place, row)))?;
         }
         for part in parts.iter().filter(|part| part.place.is_none()) {
-            let words = extended[layer].words(*tokens * heads);
+            let words = extended[layer].words(*tokens * heads)?;
             if !extend::attend(cache, layer, part, Io::Device(query, out), rule, words)? {
                 return Ok(false);
             }
@@ -210,7 +211,7 @@ impl GpuStep<'_> {
             carry::fetch(step.cache, "query", query, shape, lists, queries)?;
             step.attend_in(layer, queries, out.element())?;
             rows.clear();
-            rows.resize(queries.len(), f32::NAN);
+            try_resize(rows, queries.len(), f32::NAN)?;
             step.outputs(layer, rows, &mut [])?;
             carry::round(out.element(), rows, [g.q_heads, g.head_dim], &mut step.lost[layer])?;
             step.last = None;

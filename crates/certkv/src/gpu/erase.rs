@@ -40,7 +40,7 @@ impl GpuCache {
         }
         self.core.join()?;
         if self.leaving.is_astray() {
-            self.core.queue.follow(&self.core.outward)?;
+            self.core.queue.join(&self.core.outward)?;
         }
         Ok(true)
     }

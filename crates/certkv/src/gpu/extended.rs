@@ -2,6 +2,7 @@
 use super::policy::Rule;
 use super::results;
 use crate::Certificate;
+use certkv_core::{OutOfMemory, try_resize};
 use certkv_kernel::cuda::args;
 
 /// Of all heads of the step's tokens, `[tokens][q_heads]`; empty where there are none.
@@ -23,9 +24,9 @@ impl Extended {
     }
 
     /// Room for the words of `heads` heads, of which some are written. Until then no kernel has attended them.
-    pub(super) fn words(&mut self, heads: usize) -> &mut [u32] {
-        self.words.resize(heads * args::Certificate::WORDS, NONE);
-        &mut self.words
+    pub(super) fn words(&mut self, heads: usize) -> Result<&mut [u32], OutOfMemory> {
+        try_resize(&mut self.words, heads * args::Certificate::WORDS, NONE)?;
+        Ok(&mut self.words)
     }
 
     /// Nor did one attend these.
@@ -59,11 +60,11 @@ mod tests {
         of.drafts[3].status = Status::Certified;
         let half = 0.5f32.to_bits();
         let (n, exact) = (args::Certificate::WORDS, [0, 0, half, half, 0, 0, 0, 0, 2, 0, 0, 0]);
-        of.words(4)[2 * n..3 * n].copy_from_slice(&exact);
+        of.words(4).expect("memory")[2 * n..3 * n].copy_from_slice(&exact);
         of.judge(Rule::Packed, 2, &mut own);
         assert_eq!(own.map(|c| c.status), [Status::Exact, Status::Certified]);
         assert!(own[0].e_arith == 0.5);
-        Extended::forget(&mut of.words(4)[2 * n..3 * n]);
+        Extended::forget(&mut of.words(4).expect("memory")[2 * n..3 * n]);
         of.judge(Rule::Packed, 2, &mut own);
         assert_eq!(own[0].status, Certificate::PREFILL.status);
         of.clear();

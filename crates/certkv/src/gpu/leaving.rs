@@ -182,15 +182,15 @@ impl GpuCache {
         }
         leaving.begun = trip;
         let sent = (|| {
-            core.outward.follow(&core.queue)?;
+            let turn = core.outward.turn(&core.queue)?;
             let blocks = leaving.away.range(before..);
             let each = blocks.flat_map(|block| s.groups[block.group].layers.iter().map(move |layer| (*layer, block)));
             let copies = each.map(|(layer, block)| -> Result<Download<'_>, Error> {
                 let (from_offset, to_offset) = (s.tail_at(layer, block.tail), s.host_at(layer, block.host));
                 Ok(Download { from: &core.tails, from_offset, to: &core.originals, to_offset, bytes: s.original_bytes })
             });
-            core.outward.download_all(&mut leaving.copies, copies)?;
-            leaving.marks.push_back((core.outward.mark()?, trip));
+            turn.download_all(&mut leaving.copies, copies)?;
+            leaving.marks.push_back((turn.end()?, trip));
             Ok((leaving.copies.len() * s.original_bytes) as u64)
         })();
         if sent.is_err() {
@@ -222,7 +222,7 @@ impl GpuCache {
         if self.leaving.is_over() {
             return Ok(false);
         }
-        self.core.queue.follow(&self.core.outward)?;
+        self.core.queue.join(&self.core.outward)?;
         self.take_landed(self.leaving.begun)?;
         self.leaving.astray = false;
         Ok(true)

@@ -235,8 +235,8 @@ impl GpuCache {
         let s = &self.core.sizes;
         let (bytes, word) = (s.levels[level].page_bytes, row * s.stride + block);
         // Of the old page and the block's words nothing is known any more; the row keeps what is promoted of others.
-        self.forgotten[group].extend(super::cache::coded(s, &dropped));
-        self.forgotten[group].push(BLOCK_ENTRY | word as u32);
+        self.forgotten[group].note_all(super::cache::coded(s, &dropped));
+        self.forgotten[group].note(BLOCK_ENTRY | word as u32);
         dropped.retire(|| self.stamp(group))?;
         Ok(bytes as u64)
     }

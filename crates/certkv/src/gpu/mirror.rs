@@ -2,6 +2,7 @@
 use super::results::Lowered;
 use super::sections::{GroupSections, LevelSections, TableSections};
 use super::sizes::{GroupSizes, Sizes};
+use certkv_core::{OutOfMemory, try_filled};
 use certkv_kernel::cuda::encode::NONE;
 use certkv_page::MOST_LEVELS;
 
@@ -65,32 +66,40 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    pub(super) fn new(sizes: &Sizes) -> Self {
-        let of_level = |level: &LevelSections| LevelTables {
-            packed: vec![NONE; level.packed.len()],
-            homes: vec![NONE; level.homes.len()],
-            counts: vec![0; level.lens.len()],
+    /// Tables that name nothing.
+    ///
+    /// # Errors
+    /// No memory for two words a block, and two for each level.
+    pub(super) fn new(sizes: &Sizes) -> Result<Self, OutOfMemory> {
+        let of_level = |level: &LevelSections| {
+            Ok(LevelTables {
+                packed: try_filled(level.packed.len(), NONE)?,
+                homes: try_filled(level.homes.len(), NONE)?,
+                counts: vec![0; level.lens.len()],
+            })
         };
-        let of_group = |group: &GroupSizes| GroupTables {
-            packed: vec![NONE; group.tables.packed.len()],
-            hosts: vec![NONE; group.tables.hosts.len()],
-            levels: group.tables.levels.iter().map(of_level).collect(),
-            sections: group.tables.clone(),
+        let of_group = |group: &GroupSizes| {
+            Ok(GroupTables {
+                packed: try_filled(group.tables.packed.len(), NONE)?,
+                hosts: try_filled(group.tables.hosts.len(), NONE)?,
+                levels: group.tables.levels.iter().map(of_level).collect::<Result<_, OutOfMemory>>()?,
+                sections: group.tables.clone(),
+            })
         };
         // Bytes of a record, and of work that is alike for all formats as much as reading 8 bits a channel takes (measured on an H200: docs/gpu.md).
         let work = 2 * (sizes.block * sizes.dim) as u64;
-        Self {
+        Ok(Self {
             ctas: sizes.ctas,
             costs: sizes.levels.iter().map(|level| level.layout.bytes as u64 + work).collect(),
             block: sizes.block,
             stride: sizes.stride,
             kv_heads: sizes.kv_heads,
-            groups: sizes.groups.iter().map(of_group).collect(),
+            groups: sizes.groups.iter().map(of_group).collect::<Result<_, OutOfMemory>>()?,
             state: vec![0; sizes.tables.count.end],
             sections: sizes.tables.clone(),
             changed: Vec::new(),
             exact: Vec::new(),
-        }
+        })
     }
 
     /// Names the pages of a block in a group; `None` leaves the page of its records as it is. Where blocks have levels it is of the first, and behind all others.
@@ -318,7 +327,7 @@ mod tests {
     #[test]
     fn a_growing_sequence_is_one_run_to_a_table() {
         let sizes = sizes();
-        let mut mirror = Mirror::new(&sizes);
+        let mut mirror = Mirror::new(&sizes).expect("memory");
         for block in 0..5 {
             mirror.set(0, 1, block, 10 + block as u32, Some(20 + block as u32));
         }
@@ -356,7 +365,7 @@ mod tests {
     #[test]
     fn a_batch_names_rows_lengths_and_tails_and_leaves_others_alone() {
         let sizes = sizes();
-        let mut mirror = Mirror::new(&sizes);
+        let mut mirror = Mirror::new(&sizes).expect("memory");
         let tails =
             |mirror: &mut Mirror, row, tail| (0..2).for_each(|group| mirror.tail(group, row, tail + group as u32));
         for (place, row, len, tail) in [(0, 2, 40, 7), (1, 0, 3, 1)] {
@@ -393,7 +402,7 @@ mod tests {
             let layouts = config.layouts().unwrap();
             let variant = Variant::new(layouts[0].clone(), 2, Arch::Sm90a).unwrap();
             let sizes = Sizes::new(&config, &layouts, &variant, 132).unwrap();
-            let mut mirror = Mirror::new(&sizes);
+            let mut mirror = Mirror::new(&sizes).expect("memory");
             let mut device = vec![NONE; sizes.groups[1].tables.end()];
             for (row, (len, single, levels)) in rows.iter().enumerate() {
                 let (full, tokens) = (len / 32, if *single { 1 } else { 5 });
@@ -451,7 +460,7 @@ mod tests {
                 (0..2usize, 0..ROWS, 0..STRIDE, 0u32..50, prop::option::of(0u32..50), any::<bool>()), 1..60),
         ) {
             let sizes = sizes();
-            let mut mirror = Mirror::new(&sizes);
+            let mut mirror = Mirror::new(&sizes).expect("memory");
             let mut device = vec![NONE; sizes.groups[1].tables.exact.end];
             let mut known = vec![[vec![NONE; ROWS * STRIDE], vec![NONE; ROWS * STRIDE]]; 2];
             let send = |mirror: &mut Mirror, device: &mut Vec<u32>| {

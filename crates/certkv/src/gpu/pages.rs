@@ -3,6 +3,7 @@ use super::core::Core;
 use super::rows::Rows;
 use crate::{Error, Side};
 use certkv_core::fragment::original_index;
+use certkv_core::{OutOfMemory, try_filled, try_resize};
 
 /// Elements of one head's side of a page, and of a whole page.
 fn elements(core: &Core) -> (usize, usize) {
@@ -25,7 +26,7 @@ pub(super) fn put(
 ) -> Result<(), Error> {
     let (s, (_, all)) = (&core.sizes, elements(core));
     page.clear();
-    page.resize(all, 0);
+    try_resize(page, all, 0)?;
     if first > 0 {
         core.originals.read(at, page)?;
     }
@@ -53,8 +54,8 @@ pub(super) fn rows_of(core: &Core, page: &[u16], head: usize, side: Side, tokens
 }
 
 /// The page with its first `tokens` rows alone: what others left behind them is not the sequence's.
-pub(super) fn first_rows(core: &Core, page: &[u16], tokens: usize) -> Vec<u16> {
-    let mut first = vec![0; page.len()];
+pub(super) fn first_rows(core: &Core, page: &[u16], tokens: usize) -> Result<Vec<u16>, OutOfMemory> {
+    let mut first = try_filled(page.len(), 0)?;
     let (side, dim) = (elements(core).0, core.sizes.dim);
     for (at, keys) in (0..2 * core.sizes.kv_heads).map(|i| (i * side, i % 2 == 0)) {
         for (token, channel) in (0..tokens).flat_map(|token| (0..dim).map(move |channel| (token, channel))) {
@@ -62,5 +63,5 @@ pub(super) fn first_rows(core: &Core, page: &[u16], tokens: usize) -> Vec<u16> {
             first[index] = page[index];
         }
     }
-    first
+    Ok(first)
 }

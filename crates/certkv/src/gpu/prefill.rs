@@ -10,7 +10,7 @@ use super::queries::send_queries;
 use super::step::Part;
 use super::{ladder, pages};
 use crate::{Error, Side, centre};
-use certkv_core::PageId;
+use certkv_core::{PageId, reserve_total, try_collect, try_filled, try_resize};
 use certkv_device::cuda::Touch;
 use certkv_kernel::cuda::encode::{Order, PackItem};
 use certkv_kernel::cuda::pack::{self, Pack};
@@ -81,7 +81,7 @@ pub(super) fn fix_centre(
     let (s, store) = (&core.sizes, config.geometry.store);
     let mut old: Vec<Vec<u16>> = vec![Vec::new(); s.kv_heads];
     if let Some(at) = at {
-        page.resize(s.original_bytes / 2, 0);
+        try_resize(page, s.original_bytes / 2, 0)?;
         core.originals.read(at, page)?;
         for (head, rows) in old.iter_mut().enumerate() {
             pages::rows_of(core, page, head, Side::Value, part.len, rows);
@@ -128,6 +128,7 @@ pub(super) fn push_items(
     items: &mut Vec<u64>,
 ) -> Result<(), Error> {
     let s = &core.sizes;
+    reserve_total(items, items.len() + s.kv_heads * PackItem::WORDS)?;
     let centre = core.centres.address_of(s.centre_at(layer, row), 4 * s.kv_heads * s.dim)?;
     for head in 0..s.kv_heads {
         let keys = keys + (2 * head * s.side_bytes) as u64;
@@ -240,12 +241,17 @@ pub(super) fn attend(
     let hole = s.window(layer).map_or(0..0, |window| window.hidden(s.block, part.len));
     let gone = hole.len() * s.block;
     let seen = table.numbered().filter(|(block, _)| !hole.contains(block));
-    let mut hosts: Vec<PageId> = seen.map(|(_, entry)| entry.host).collect();
+    let mut hosts: Vec<PageId> = try_collect(seen.map(|(_, entry)| entry.host))?;
+    reserve_total(&mut hosts, total.div_ceil(s.block))?;
     for span in reservation.rows() {
         hosts.truncate(span.block - hole.len());
         hosts.push(span.host);
     }
-    let places = hosts.iter().map(|host| cache.host_at(layer, *host)).collect::<Result<Vec<_>, _>>()?;
+    let mut places = Vec::new();
+    reserve_total(&mut places, hosts.len())?;
+    for host in &hosts {
+        places.push(cache.host_at(layer, *host)?);
+    }
     let GpuCache { core, page, pool, kernel, .. } = cache;
     let s = &core.sizes;
     let window = s.window(layer).map(|window| CausalWindow {
@@ -257,7 +263,10 @@ pub(super) fn attend(
     let (blocks, rest) = (total / s.block, total % s.block);
     let (side, width, group_width) = (s.block * s.dim, s.q_heads() * s.dim, s.group * s.dim);
     let mut sides: Vec<[Vec<u16>; 2]> = (0..s.kv_heads).map(|_| [Vec::new(), Vec::new()]).collect();
-    page.resize(s.original_bytes / 2, 0);
+    for rows in sides.iter_mut().flatten() {
+        reserve_total(rows, total * s.dim)?;
+    }
+    try_resize(page, s.original_bytes / 2, 0)?;
     for (block, at) in places.into_iter().enumerate() {
         core.originals.read(at, page)?;
         let tokens = if block < blocks { s.block } else { rest };
@@ -267,24 +276,21 @@ pub(super) fn attend(
         }
     }
     for (head, [keys, values]) in sides.iter().enumerate() {
-        let source: Vec<Block<'_>> = keys
-            .chunks_exact(side)
-            .zip(values.chunks_exact(side))
-            .map(|(keys, values)| Block { keys: Some(keys), values: Some(values), ..Block::default() })
-            .collect();
+        let sides = keys.chunks_exact(side).zip(values.chunks_exact(side));
+        let source = sides.map(|(keys, values)| Block { keys: Some(keys), values: Some(values), ..Block::default() });
+        let source: Vec<Block<'_>> = try_collect(source)?;
         let tail = (rest > 0).then(|| Tail {
             keys: &keys[blocks * side..],
             values: &values[blocks * side..],
             tokens: rest,
             centre_norm: 0.0,
         });
-        let mut tasks: Vec<Task> = (0..part.tokens)
-            .step_by(ROWS)
-            .map(|first| {
-                let rows = ROWS.min(part.tokens - first);
-                Task { first, out: vec![f32::NAN; rows * group_width], result: Ok(()) }
-            })
-            .collect();
+        let mut tasks: Vec<Task> = Vec::new();
+        reserve_total(&mut tasks, part.tokens.div_ceil(ROWS))?;
+        for first in (0..part.tokens).step_by(ROWS) {
+            let rows = ROWS.min(part.tokens - first);
+            tasks.push(Task { first, out: try_filled(rows * group_width, f32::NAN)?, result: Ok(()) });
+        }
         // Late rows see the most tokens: the long tasks start first.
         tasks.reverse();
         pool.run(&mut tasks, PrefillWork::default, |work, _, task| {

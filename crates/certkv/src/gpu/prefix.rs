@@ -94,7 +94,7 @@ impl GpuCache {
     pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
         let Self { core, forgotten, .. } = &mut *self;
         for (forgotten, dropped) in forgotten.iter_mut().zip(evicted.groups()) {
-            forgotten.extend(coded(&core.sizes, dropped));
+            forgotten.note_all(coded(&core.sizes, dropped));
         }
         let gone = evicted.units + evicted.blocks;
         evicted.retire(|group| self.stamp(group))?;

@@ -6,6 +6,7 @@ use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
 use crate::{Certificate, Error, Status};
+use certkv_core::{reserve_total, try_resize};
 use certkv_kernel::cuda::args;
 
 /// What results are read into, kept from call to call.
@@ -78,6 +79,7 @@ impl GpuStep<'_> {
         let Back { rows, outputs, judged, drafted, .. } = back;
         let mut batch = outputs.chunks_exact(geometry.q_width());
         rows.clear();
+        reserve_total(rows, out.len())?;
         rows.extend_from_slice(if self.drafting.is_some() { &drafted.outputs } else { &self.chunks });
         rows.resize(out.len(), f32::NAN);
         for part in self.parts.iter().filter(|part| part.place.is_some()) {
@@ -182,7 +184,7 @@ impl GpuStep<'_> {
         let heads = s.q_heads();
         let Back { found, judged: all, drafted, .. } = back;
         all.clear();
-        all.resize(self.tokens * heads, Certificate::UNCERTIFIED);
+        try_resize(all, self.tokens * heads, Certificate::UNCERTIFIED)?;
         for part in &self.parts {
             let own = &mut all[part.first_row * heads..(part.first_row + part.tokens) * heads];
             let refused = if self.drafting.is_some() { drafted.refused() } else { &found.errors };

@@ -1,6 +1,6 @@
 //! Rows of one append on the host, rounded and checked before anything is written (math.md (0.4)).
 use crate::{Error, Side};
-use certkv_core::Dtype;
+use certkv_core::{Dtype, reserve_total};
 
 /// 16-bit patterns, `[token][kv_width]`.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ impl Rows {
     pub(super) fn round(&mut self, keys: &[f32], values: &[f32], width: usize, store: Dtype) -> Result<(), Error> {
         self.width = width;
         for (argument, rows, out) in [("keys", keys, &mut self.keys), ("values", values, &mut self.values)] {
+            out.clear();
+            reserve_total(out, rows.len())?;
             store.encode16_all(rows, out);
             if let Some(at) = store.nonfinite16_at(out) {
                 let (token, element) = (at / width, at % width);
@@ -36,6 +38,7 @@ impl Rows {
                 return Err(Error::NonFinite { argument, token: at / width, element: at % width });
             }
             out.clear();
+            reserve_total(out, rows.len())?;
             out.extend_from_slice(rows);
         }
         Ok(())

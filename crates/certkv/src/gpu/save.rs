@@ -10,7 +10,7 @@ use crate::save::frame::{Reader, Tag, Writer};
 use crate::save::header::{self, GroupKind, Order};
 use crate::save::{Counted, into_file, state};
 use crate::{SaveError, SaveScope};
-use certkv_core::{SequenceId, span};
+use certkv_core::{SequenceId, reserve_total, span, try_collect, try_filled, try_resize};
 use certkv_kernel::cuda::args::Demand;
 use certkv_page::{BlockEntry, BlockTable, Reservation, RowSpan, TableError};
 use std::fs::File;
@@ -97,8 +97,8 @@ impl GpuCache {
         }
         writer.section(Tag::State, &bytes)?;
         for (number, group) in core.sizes.groups.iter().enumerate() {
-            let blocks: Vec<_> =
-                self.entry(id)?.tables[number].numbered().map(|(block, entry)| (block, *entry)).collect();
+            let table = &self.entry(id)?.tables[number];
+            let blocks = try_collect(table.numbered().map(|(block, entry)| (block, *entry)))?;
             for (block, entry) in blocks {
                 bytes.clear();
                 self.bring_block(Some(id), number, block, entry.host)?;
@@ -343,6 +343,7 @@ impl Core {
         }
         let mut levels = vec![Vec::new(); s.groups.len()];
         for of_group in levels.iter_mut().filter(|_| !s.levels.is_empty()) {
+            reserve_total(of_group, tokens / s.block)?;
             for _ in 0..tokens / s.block {
                 of_group.push(rest.count(s.levels.len() - 1)? as u8);
             }
@@ -353,11 +354,12 @@ impl Core {
     /// Originals of one layer of a block, which lie at byte `at`, its first `rows` alone. Whoever asks has waited for the device.
     pub(super) fn originals_out(&self, at: usize, rows: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let s = &self.sizes;
-        let mut page = vec![0u16; s.original_bytes / 2];
+        let mut page = try_filled(s.original_bytes / 2, 0u16)?;
         self.originals.read(at, &mut page)?;
         if rows < s.block {
-            page = pages::first_rows(self, &page, rows);
+            page = pages::first_rows(self, &page, rows)?;
         }
+        reserve_total(bytes, bytes.len() + 2 * page.len())?;
         bytes.extend(page.iter().flat_map(|word| word.to_le_bytes()));
         Ok(())
     }
@@ -366,7 +368,7 @@ impl Core {
     pub(super) fn records_out(&self, layer: usize, entry: &BlockEntry, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let s = &self.sizes;
         let start = bytes.len();
-        bytes.resize(start + if entry.is_full() { s.record_page_bytes(layer, entry.level) } else { 0 }, 0);
+        try_resize(bytes, start + if entry.is_full() { s.record_page_bytes(layer, entry.level) } else { 0 }, 0)?;
         let into = &mut bytes[start..];
         match (entry.packed, entry.swapped, &self.swap) {
             (Some(packed), ..) => {

@@ -9,7 +9,7 @@ use super::ring::Ring;
 use crate::scrub::{Cursor, Damage, Fault, Next, Place, Scrub, Scrubbed};
 use crate::seal::SealError;
 use crate::{Error, SequenceId};
-use certkv_core::{Class, PageId, span, try_resize};
+use certkv_core::{Class, PageId, reserve_total, span, try_filled, try_resize};
 use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::queue::Span;
 use certkv_kernel::cuda::swap::{self, SwapItem};
@@ -244,14 +244,15 @@ impl GpuCache {
 
 /// Digests of spans of one area, made where they lie. Waits for the device.
 fn digests(core: &Core, ring: &mut Ring, spans: &[Span<'_>], whole: Span<'_>) -> Result<Vec<u64>, Error> {
-    let mut found = vec![0u64; spans.len()];
+    let mut found = try_filled(spans.len(), 0u64)?;
     if spans.is_empty() {
         return Ok(found);
     }
     let bytes = spans.len() * size_of::<SwapItem>();
     let at = ring.take(&core.queue, bytes + 8 * spans.len())?;
     let area = ring.area();
-    let mut words = Vec::with_capacity(spans.len() * SwapItem::WORDS);
+    let mut words = Vec::new();
+    reserve_total(&mut words, spans.len() * SwapItem::WORDS)?;
     for (i, span) in spans.iter().enumerate() {
         let item = SwapItem::look(*span, area.span(at + bytes + 8 * i, 8)?)?;
         words.extend_from_slice(&item.words());

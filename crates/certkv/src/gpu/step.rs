@@ -16,7 +16,7 @@ use super::record::{GpuGraph, Shape};
 use super::spill;
 use super::window::blocks;
 use crate::{Chunk, Error, Side};
-use certkv_core::{SequenceId, nonfinite_at, planted};
+use certkv_core::{SequenceId, nonfinite_at, planted, try_resize};
 use certkv_kernel::cuda::args::Element;
 use certkv_kernel::cuda::select::ROW_ENTRY;
 use certkv_page::Reservation;
@@ -416,12 +416,12 @@ impl<'c> GpuStep<'c> {
         }
         chunks.clear();
         if drafting.is_none() && parts.iter().any(|part| part.place.is_none()) {
-            chunks.resize(expected, f32::NAN);
+            try_resize(chunks, expected, f32::NAN)?;
             let drafted =
                 drafts::attend(cache, layer, parts, (queries, chunks), rule, (&mut extended[layer].drafts, *tokens))?;
             for part in parts.iter().filter(|part| part.place.is_none() && part.tokens > drafted) {
                 let attended = cache.core.sizes.chunk_tokens > 0 && {
-                    let words = extended[layer].words(*tokens * heads);
+                    let words = extended[layer].words(*tokens * heads)?;
                     extend::attend(cache, layer, part, Io::Host(queries, chunks), rule, words)?
                 };
                 if !attended {
@@ -539,7 +539,7 @@ impl<'c> GpuStep<'c> {
                 let table = &mut cache.entry_mut(part.id)?.tables[group];
                 let committed = table.commit(reservation).map_err(|e| Error::from_table(e.error))?;
                 // Of pages that a window has passed nothing may be remembered; other blocks of the row are what they were.
-                cache.forgotten[group].extend(coded(&cache.core.sizes, &committed.dropped));
+                cache.forgotten[group].note_all(coded(&cache.core.sizes, &committed.dropped));
                 committed.dropped.retire(|| cache.stamp(group))?;
                 for block in committed.filled {
                     cache.full(part.id, group, block)?;
@@ -562,10 +562,9 @@ impl Drop for GpuStep<'_> {
             for (group, reservation) in part.reservations.drain(..).enumerate() {
                 // Blocks that were coded in this step are gone; what was chosen of them goes before their pages are used.
                 let forgotten = &mut self.cache.forgotten[group];
-                let before = forgotten.len();
-                forgotten.extend(reservation.rows().filter_map(|span| span.packed).map(|page| page.index));
-                if forgotten.len() > before {
-                    forgotten.push(ROW_ENTRY | part.row as u32);
+                let coded = reservation.rows().filter_map(|span| span.packed).map(|page| page.index);
+                if forgotten.note_all(coded) {
+                    forgotten.note(ROW_ENTRY | part.row as u32);
                 }
                 reservation.abort(|| self.cache.stamp(group));
             }

@@ -6,12 +6,14 @@ use super::cache::{GpuCache, coded};
 use super::core::Core;
 use super::leaving::landed;
 use super::level_sizes::LevelSizes;
-use super::sizes::Sizes;
+use super::sizes::{GroupSizes, Sizes};
 use crate::Error;
 use crate::counters::Kind;
 use crate::seal::{SealError, format_id};
 use crate::swap::nothing_outside;
-use certkv_core::{PageId, RecordLayout, SequenceId, hash::hash64, hash::splitmix64, span};
+use certkv_core::{
+    OutOfMemory, PageId, RecordLayout, SequenceId, hash::hash64, hash::splitmix64, reserve_total, span, try_filled,
+};
 use certkv_kernel::cuda::queue::{Area, Span};
 use certkv_kernel::cuda::swap::{self, SwapItem};
 use certkv_page::{BlockTable, CopyOp, PageClass, SwapCopy, SwapPlan, TableError};
@@ -44,7 +46,15 @@ pub(super) struct Seals {
 
 impl Seals {
     /// For layers of these layouts, or of these levels. `calibration`: the number of the one that codes depend on, if they do on any.
-    pub(super) fn new(layouts: &[RecordLayout], levels: &[LevelSizes], calibration: Option<u64>, pages: usize) -> Self {
+    ///
+    /// # Errors
+    /// No memory for a word a page.
+    pub(super) fn new(
+        layouts: &[RecordLayout],
+        levels: &[LevelSizes],
+        calibration: Option<u64>,
+        pages: usize,
+    ) -> Result<Self, OutOfMemory> {
         let number = |layout: &RecordLayout| match calibration.filter(|_| layout.format.key.is_calibrated()) {
             Some(calibration) => hash64(&[format_id(layout), calibration]),
             None => format_id(layout),
@@ -53,7 +63,7 @@ impl Seals {
             [] => layouts.iter().map(number).collect(),
             levels => levels.iter().map(|level| number(&level.layout)).collect(),
         };
-        Self { formats, leveled: !levels.is_empty(), pages, words: vec![0; layouts.len() * pages] }
+        Ok(Self { formats, leveled: !levels.is_empty(), pages, words: try_filled(layouts.len() * pages, 0)? })
     }
 
     /// The seal of a page, from the digests of all places.
@@ -194,8 +204,8 @@ impl GpuCache {
             // The plan is this table's, and nothing happened to it since.
             let table = &mut self.entry_mut(id)?.tables[group];
             let dropped = table.commit_swap(plan).map_err(|(error, _)| Error::from_table(error))?;
-            let gone: Vec<u32> = coded(&self.core.sizes, &dropped).collect();
-            self.forget_later(id, group, gone, false);
+            let core = Arc::clone(&self.core);
+            self.forget_later(id, group, coded(&core.sizes, &dropped), false);
             dropped.retire(landed)?;
         }
         if let Some(moves) = &self.moves {
@@ -208,24 +218,24 @@ impl GpuCache {
     /// Makes the copies of all groups' plans and waits for them.
     fn pass_all(&mut self, plans: &[SwapPlan]) -> Result<(Vec<Passing>, u64), Error> {
         let (mut all, mut sum) = (Vec::new(), 0);
+        let pages = |(plan, group): (&SwapPlan, &GroupSizes)| plan.copies().len() * group.layers.len();
+        reserve_total(&mut all, plans.iter().zip(&self.core.sizes.groups).map(pages).sum())?;
         for (group, plan) in plans.iter().enumerate() {
-            let (passing, bytes) = self.pass(group, plan)?;
-            all.extend(passing);
-            sum += bytes;
+            sum += self.pass(group, plan, &mut all)?;
         }
         Ok((all, sum))
     }
 
-    /// Makes the copies of a group's plan and waits for them: the pages of records, and the bytes that moved.
-    fn pass(&mut self, group: usize, plan: &SwapPlan) -> Result<(Vec<Passing>, u64), Error> {
+    /// Makes the copies of a group's plan and waits for them: the bytes that moved. Adds the pages of records to `passing`.
+    fn pass(&mut self, group: usize, plan: &SwapPlan, passing: &mut Vec<Passing>) -> Result<u64, Error> {
         let core = Arc::clone(&self.core);
         let s = &core.sizes;
         let opened =
             plan.copies().iter().map(|copy| copy.op.to).filter(|to| to.class == PageClass::Host).map(|to| to.id);
         self.house(group, opened)?;
         let layers = &s.groups[group].layers;
-        let mut passing = Vec::with_capacity(plan.copies().len() * layers.len());
-        let mut list = Vec::with_capacity(PER_LAUNCH * SwapItem::WORDS);
+        let mut list = Vec::new();
+        reserve_total(&mut list, PER_LAUNCH * SwapItem::WORDS)?;
         let mut bytes = 0;
         for SwapCopy { block, writer, op } in plan.copies() {
             match (op.from.class, op.to.class) {
@@ -258,7 +268,7 @@ impl GpuCache {
             self.launch_swap(plan.out(), &list)?;
         }
         core.finish()?;
-        Ok((passing, bytes))
+        Ok(bytes)
     }
 
     /// Enqueues the copies of a list, which travels by the staging ring.
@@ -276,7 +286,7 @@ impl GpuCache {
 
     /// What the kernel made of the pages that passed, by place. Others' are of long ago.
     fn digests(&self) -> Result<Vec<u64>, Error> {
-        let mut digests = vec![0; self.seals.words.len()];
+        let mut digests = try_filled(self.seals.words.len(), 0)?;
         if !digests.is_empty() {
             self.core.swap_area()?.read(self.core.sizes.swap_digest_at(0, 0), &mut digests)?;
         }
@@ -301,7 +311,7 @@ impl GpuCache {
     pub(super) fn copy_originals(&mut self, group: usize, copies: impl Iterator<Item = CopyOp>) -> Result<(), Error> {
         let core = Arc::clone(&self.core);
         let Core { originals, sizes: s, .. } = &*core;
-        let mut page = vec![0u16; s.original_bytes / 2];
+        let mut page = try_filled(s.original_bytes / 2, 0u16)?;
         for op in copies.filter(|op| op.to.class == PageClass::Host) {
             // They are there, and make no room for the new ones.
             self.keep(op.from.id, true);

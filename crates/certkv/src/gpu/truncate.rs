@@ -3,6 +3,7 @@ use super::cache::{GpuCache, coded};
 use crate::Error;
 use crate::truncate::check_reopened;
 use certkv_core::SequenceId;
+use std::sync::Arc;
 
 impl GpuCache {
     /// Cuts a sequence to `len` tokens. A block that becomes partial is reopened from its originals, bit for bit; where they are spilled they are
@@ -64,10 +65,10 @@ impl GpuCache {
                 result => break result?,
             }
         };
-        let gone: Vec<u32> = coded(&self.core.sizes, ops.dropped()).collect();
         // Numbers of passed blocks come again where the cut has closed the hole.
         let again = passed && self.entry(id)?.tables[group].hole().is_empty();
-        self.forget_later(id, group, gone, again);
+        let core = Arc::clone(&self.core);
+        self.forget_later(id, group, coded(&core.sizes, ops.dropped()), again);
         self.relist(id.slot as usize, group);
         let renewed = self.renew_originals(group, ops.renamed());
         let moved = renewed.and_then(|()| {
@@ -88,9 +89,9 @@ impl GpuCache {
         for group in 0..self.pools.len() {
             let passed = !self.entry(id)?.tables[group].hole().is_empty();
             let ops = self.entry_mut(id)?.tables[group].truncate(whole).map_err(Error::from_table)?;
-            let gone: Vec<u32> = coded(&self.core.sizes, ops.dropped()).collect();
             let again = passed && self.entry(id)?.tables[group].hole().is_empty();
-            self.forget_later(id, group, gone, again);
+            let core = Arc::clone(&self.core);
+            self.forget_later(id, group, coded(&core.sizes, ops.dropped()), again);
             self.relist(id.slot as usize, group);
             ops.retire(|| self.stamp(group))?;
         }

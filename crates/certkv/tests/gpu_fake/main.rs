@@ -20,10 +20,13 @@ mod levels_chunks;
 mod levels_faults;
 mod levels_refused;
 mod life;
+mod memory;
 mod model;
 mod plan;
 mod published;
 mod refused;
+#[path = "../refusing/mod.rs"]
+mod refusing;
 mod scored;
 mod scrubbed;
 mod shelf;
@@ -31,6 +34,7 @@ mod spill;
 mod states;
 mod swap;
 mod tolerance;
+mod turns;
 mod units;
 #[path = "../spill/unruly.rs"]
 mod unruly;

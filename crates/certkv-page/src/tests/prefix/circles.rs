@@ -27,7 +27,7 @@ fn cached(circle: &Chain, sequences: u64) -> Cached {
     let units = sequences as usize * BLOCKS;
     let pools = super::super::pools(units + BLOCKS, units + BLOCKS, 8);
     let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: BLOCKS, window: None };
-    let index = PrefixIndex::create(vec![group], units, Box::new(Lru::new(units))).unwrap();
+    let index = PrefixIndex::create(vec![group], units, Box::new(Lru::create(units).unwrap())).unwrap();
     for sequence in 0..sequences {
         let mut table = BlockTable::create(&pools, BLOCK, BLOCKS).unwrap();
         let reservation = table.reserve(BLOCK * BLOCKS).unwrap();

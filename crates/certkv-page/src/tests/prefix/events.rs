@@ -13,7 +13,7 @@ const UNIT: usize = 4;
 
 fn index(pools: &Pools, capacity: usize, events: usize) -> PrefixIndex<()> {
     let group = GroupShape { pools: pools.clone(), block: UNIT, max_blocks: 16, window: None };
-    let index = PrefixIndex::create(vec![group], capacity, Box::new(Lru::new(capacity))).unwrap();
+    let index = PrefixIndex::create(vec![group], capacity, Box::new(Lru::create(capacity).unwrap())).unwrap();
     index.with_events(events).unwrap()
 }
 
@@ -117,7 +117,7 @@ fn a_late_reader_is_told_what_it_missed() {
 fn an_index_that_was_not_asked_tells_nothing() {
     let pools = pools(4, 4, 4);
     let group = GroupShape { pools: pools.clone(), block: UNIT, max_blocks: 4, window: None };
-    let quiet = PrefixIndex::<()>::create(vec![group], 4, Box::new(Lru::new(4))).unwrap();
+    let quiet = PrefixIndex::<()>::create(vec![group], 4, Box::new(Lru::create(4).unwrap())).unwrap();
     assert!(quiet.events().is_none());
     assert_eq!(quiet.cached(), Ok(None));
     assert_eq!(PrefixEvents::bytes(0, 64, 100), 0);

@@ -9,7 +9,7 @@ const BLOCK: usize = 4;
 
 fn index(pools: &Pools, capacity: usize) -> PrefixIndex<usize> {
     let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 16, window: None };
-    PrefixIndex::create(vec![group], capacity, Box::new(Lru::new(capacity))).unwrap()
+    PrefixIndex::create(vec![group], capacity, Box::new(Lru::create(capacity).unwrap())).unwrap()
 }
 
 /// A sequence of `tokens` tokens.
@@ -190,7 +190,7 @@ fn groups_of_different_blocks_share_units() {
     let (small, large) = (pools(32, 32, 4), pools(32, 32, 4));
     let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16, window: None };
     let groups = vec![shape(&small, 2), shape(&large, 8)];
-    let index = PrefixIndex::create(groups, 4, Box::new(Lru::new(4))).unwrap();
+    let index = PrefixIndex::create(groups, 4, Box::new(Lru::create(4).unwrap())).unwrap();
     assert_eq!(index.unit(), 8);
     let mut tables = [BlockTable::create(&small, 2, 16).unwrap(), BlockTable::create(&large, 8, 16).unwrap()];
     tables.iter_mut().for_each(|table| append(table, 20));
@@ -203,10 +203,10 @@ fn groups_of_different_blocks_share_units() {
     drop((done, hit, tables, index));
     assert_eq!((free(&small), free(&large)), ([32, 32, 4], [32, 32, 4]));
     let twice = vec![shape(&small, 2), shape(&small, 8)];
-    let refused = PrefixIndex::<()>::create(twice, 4, Box::new(Lru::new(4))).map(drop);
+    let refused = PrefixIndex::<()>::create(twice, 4, Box::new(Lru::create(4).unwrap())).map(drop);
     assert!(matches!(refused, Err(TableError::BadShape { .. })));
     let uneven = vec![shape(&small, 3), shape(&large, 8)];
-    let refused = PrefixIndex::<()>::create(uneven, 4, Box::new(Lru::new(4))).map(drop);
+    let refused = PrefixIndex::<()>::create(uneven, 4, Box::new(Lru::create(4).unwrap())).map(drop);
     assert!(matches!(refused, Err(TableError::BadShape { .. })));
 }
 
@@ -256,7 +256,8 @@ fn admission_counts_what_could_be_had() {
 fn a_unit_that_is_used_in_part_can_be_evicted_at_last() {
     let (small, large) = (pools(8, 8, 4), pools(8, 8, 4));
     let shape = |pools: &Pools, block| GroupShape { pools: pools.clone(), block, max_blocks: 16, window: None };
-    let index = PrefixIndex::create(vec![shape(&small, 2), shape(&large, 4)], 4, Box::new(Lru::new(4))).unwrap();
+    let index =
+        PrefixIndex::create(vec![shape(&small, 2), shape(&large, 4)], 4, Box::new(Lru::create(4).unwrap())).unwrap();
     let mut tables = [BlockTable::create(&small, 2, 16).unwrap(), BlockTable::create(&large, 4, 16).unwrap()];
     tables.iter_mut().for_each(|table| append(table, 8));
     let tokens: Vec<u32> = (0..8).collect();

@@ -78,8 +78,11 @@ impl World {
             window,
         });
         let capacity = 4 + (splitmix64(dice) % 40) as usize;
-        let policy: Box<dyn EvictionPolicy> =
-            if seed.is_multiple_of(2) { Box::new(Lru::new(capacity)) } else { Box::new(S3Fifo::new(capacity)) };
+        let policy: Box<dyn EvictionPolicy> = if seed.is_multiple_of(2) {
+            Box::new(Lru::create(capacity).unwrap())
+        } else {
+            Box::new(S3Fifo::create(capacity).unwrap())
+        };
         let index = PrefixIndex::create(shapes.collect(), capacity, policy).unwrap();
         let scopes = [scope(b"a"), scope(b"b"), Scope { adapter: Some(b"x"), ..scope(b"a") }];
         Self {

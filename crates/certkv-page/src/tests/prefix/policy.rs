@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 #[test]
 fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
-    let mut lru = Lru::new(4);
+    let mut lru = Lru::create(4).unwrap();
     (0..4).for_each(|slot| lru.insert(slot, slot.into()));
     lru.touch(0);
     lru.remove(2);
@@ -21,7 +21,7 @@ fn lru_lets_the_longest_unused_go_and_passes_over_what_is_in_use() {
 /// A short small queue behind a main one in use is no reason to find nobody.
 #[test]
 fn whoever_may_go_is_found() {
-    let mut fifo = S3Fifo::new(100);
+    let mut fifo = S3Fifo::create(100).unwrap();
     // Two that came back are in the main queue; what follows them is new.
     (0..2).for_each(|slot| fifo.insert(slot, slot.into()));
     assert_eq!([(); 2].map(|()| fifo.victim(&mut |_| true)), [Some(0), Some(1)]);
@@ -36,7 +36,7 @@ proptest! {
         size in 1..80usize, deeds in prop::collection::vec((0..6u8, any::<u64>()), 1..300), which in 0..2,
     ) {
         let mut policy: Box<dyn EvictionPolicy> =
-            if which == 0 { Box::new(Lru::new(size)) } else { Box::new(S3Fifo::new(size)) };
+            if which == 0 { Box::new(Lru::create(size).unwrap()) } else { Box::new(S3Fifo::create(size).unwrap()) };
         let mut live: Vec<(u32, u64)> = vec![];
         for (deed, n) in deeds {
             let at = n as usize % live.len().max(1);
@@ -106,7 +106,7 @@ fn a_scan_does_not_flush_what_is_used() {
         let (hits, total) = hits(policy, 100, with_scans(40_000));
         hits as f64 / (total / 4) as f64
     };
-    let (lru, s3) = (hot(&mut Lru::new(100)), hot(&mut S3Fifo::new(100)));
+    let (lru, s3) = (hot(&mut Lru::create(100).unwrap()), hot(&mut S3Fifo::create(100).unwrap()));
     println!("hits of the names that come again: LRU {lru:.2}, S3-FIFO {s3:.2}");
     assert!(s3 > 0.9, "S3-FIFO {s3}");
     assert!(lru < 0.5, "LRU {lru}: the scan was no scan");
@@ -114,7 +114,7 @@ fn a_scan_does_not_flush_what_is_used() {
 
 #[test]
 fn both_let_everything_go_once_and_nothing_twice() {
-    for policy in [&mut Lru::new(64) as &mut dyn EvictionPolicy, &mut S3Fifo::new(64)] {
+    for policy in [&mut Lru::create(64).unwrap() as &mut dyn EvictionPolicy, &mut S3Fifo::create(64).unwrap()] {
         let mut seed = 5;
         let mut roll = |n: u64| {
             seed = splitmix64(seed);
@@ -157,7 +157,7 @@ fn both_let_everything_go_once_and_nothing_twice() {
 
 #[test]
 fn who_comes_back_soon_was_no_stray() {
-    let mut policy = S3Fifo::new(20);
+    let mut policy = S3Fifo::create(20).unwrap();
     (0..20).for_each(|slot| policy.insert(slot, slot.into()));
     assert_eq!(policy.victim(&mut |_| true), Some(0));
     // The name that just went comes back in the slot that is free, beside a new one.

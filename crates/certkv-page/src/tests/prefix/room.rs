@@ -68,8 +68,11 @@ impl World {
         let pages = 32 + (dice % 200) as usize;
         let pools = super::super::pools(pages, pages, 64);
         let asked = Arc::new(AtomicUsize::new(0));
-        let policy: Box<dyn EvictionPolicy> =
-            if seed.is_multiple_of(2) { Box::new(Lru::new(pages)) } else { Box::new(S3Fifo::new(pages)) };
+        let policy: Box<dyn EvictionPolicy> = if seed.is_multiple_of(2) {
+            Box::new(Lru::create(pages).unwrap())
+        } else {
+            Box::new(S3Fifo::create(pages).unwrap())
+        };
         let counted = Counted { policy, asked: Arc::clone(&asked) };
         let group = GroupShape { pools: pools.clone(), block: BLOCK, max_blocks: 64, window: None };
         let index = PrefixIndex::create(vec![group], pages, Box::new(counted)).unwrap();

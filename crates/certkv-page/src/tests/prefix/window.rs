@@ -16,7 +16,7 @@ fn index(groups: &[(&Pools, usize, Option<Window>)]) -> PrefixIndex<usize> {
         max_blocks: 32,
         window: *window,
     };
-    PrefixIndex::create(groups.iter().map(shape).collect(), 20, Box::new(Lru::new(20))).unwrap()
+    PrefixIndex::create(groups.iter().map(shape).collect(), 20, Box::new(Lru::create(20).unwrap())).unwrap()
 }
 
 fn append(table: &mut BlockTable, tokens: usize) {

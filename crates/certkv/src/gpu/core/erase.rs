@@ -1,7 +1,7 @@
 //! Pages overwritten with zeroes, in the order of the stream.
 use super::Core;
 use crate::Error;
-use certkv_core::PageId;
+use certkv_core::{PageId, try_collect, try_filled};
 use certkv_device::cuda::DeviceBuffer;
 use certkv_kernel::cuda::queue::Download;
 use certkv_page::PageClass;
@@ -22,7 +22,7 @@ impl Core {
     pub(in crate::gpu) fn erase(&self, group: usize, class: PageClass, ids: &[PageId]) -> Result<(), Error> {
         let s = &self.sizes;
         let layers = || s.groups[group].layers.iter().copied();
-        let mut pages: Vec<u32> = ids.iter().map(|id| id.index).collect();
+        let mut pages: Vec<u32> = try_collect(ids.iter().map(|id| id.index))?;
         let fill = |buffer: &DeviceBuffer, at: usize, bytes: usize| buffer.fill(self.queue.stream(), at, bytes, 0);
         match class {
             PageClass::Packed | PageClass::Level(_) => {
@@ -99,7 +99,7 @@ impl Core {
         let (s, m) = (&self.sizes, &self.sizes.memory);
         let (mut empty, mut first) = (Vec::new(), 0);
         for (owners, count) in [&m.keys[0], &m.values[0]].into_iter().zip(s.of_layer[layer].slots) {
-            let mut held = vec![0u32; count];
+            let mut held = try_filled(count, 0u32)?;
             self.memory.read(self.queue.stream(), 4 * (layer * m.words + owners.start), &mut held)?;
             empty.extend(held.iter().enumerate().filter(|(_, owner)| **owner == 0).map(|(slot, _)| first + slot));
             first += count;

@@ -36,14 +36,17 @@ impl Core {
     pub(in crate::gpu) fn plan_beside(&self, layer: usize, seqs: usize) -> Result<(), Error> {
         let Some(lane) = self.lane.as_ref().filter(|_| seqs > 0) else { return Ok(()) };
         let planning = &self.planning[layer];
+        if planning.get() == Planning::CHOSEN && !self.owes(layer) {
+            return Ok(());
+        }
+        let turn = lane.turn(&self.queue)?;
         if planning.get() != Planning::CHOSEN {
-            lane.follow(&self.queue)?;
             planning.set(Planning::FOLLOWS);
-            self.choose(lane, &Choice::plan(layer, 0, seqs, true))?;
+            self.choose(&turn, &Choice::plan(layer, 0, seqs, true))?;
             planning.set(Planning::CHOSEN);
             self.lends(layer, false);
         }
-        self.gather_owed(lane, layer)
+        self.gather_owed(&turn, layer)
     }
 
     /// Whether attention of the layer has to wait for the lane.
@@ -61,7 +64,7 @@ impl Core {
             return Ok(());
         };
         if !planted!(B29) {
-            self.queue.follow(lane)?;
+            self.queue.join(lane)?;
         }
         self.joined();
         Ok(())

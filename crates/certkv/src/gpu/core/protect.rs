@@ -2,6 +2,7 @@
 use super::Core;
 use crate::gpu::policy::Rule;
 use crate::{Error, Protection};
+use certkv_core::try_collect;
 use certkv_kernel::cuda::protect::{self, Places, Protect, Protecting};
 use certkv_kernel::cuda::queue::Span;
 
@@ -20,7 +21,7 @@ impl Core {
                 let side = |coded: bool, which: usize| if coded { address(2 * place + which) } else { 0 };
                 [side(of.coded[0], 0), side(of.coded[1], 1)]
             });
-            let words: Vec<u64> = both.collect();
+            let words: Vec<u64> = try_collect(both)?;
             let first = 2 * s.pages_of(layer) * s.kv_heads;
             self.memory.write(self.queue.stream(), 4 * (layer * m.words + m.sides.start) + 16 * first, &words)?;
         }

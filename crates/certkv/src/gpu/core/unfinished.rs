@@ -23,16 +23,21 @@ impl Core {
 
     /// Enqueues the copies that the layer's plan listed, where they are owed.
     pub(super) fn gather_owed(&self, on: &Queue, layer: usize) -> Result<(), Error> {
-        if self.owed[layer].load(Ordering::Relaxed) {
+        if self.owes(layer) {
             launch::gather(on, &self.kit(layer).gather, &self.layer_memory(layer)?)?;
             self.owed[layer].store(false, Ordering::Relaxed);
         }
         Ok(())
     }
 
+    /// Whether the layer's plan has listed copies that nobody has enqueued yet.
+    pub(super) fn owes(&self, layer: usize) -> bool {
+        self.owed[layer].load(Ordering::Relaxed)
+    }
+
     /// A layer that owes copies.
     pub(in crate::gpu) fn owing(&self) -> Option<usize> {
-        self.owed.iter().position(|owed| owed.load(Ordering::Relaxed))
+        (0..self.owed.len()).find(|layer| self.owes(*layer))
     }
 
     /// Says that a repair lends sides of a layer, or that a plan has ended that.
