@@ -1,8 +1,8 @@
 // ckv_gather: page-in of a list of pieces from mapped pinned memory by the GPU's own loads, without copy engines.
 //
-// Few CTAs saturate the host link and leave the rest of the GPU alone: of 512 threads, 32 CTAs for pieces of 4 KiB, 16 for
-// 8 to 16 KiB, 4 from 32 KiB. A CTA is four teams of 128 threads, and a team moves a piece at a time, up to 8 KiB of it in
-// flight, so that a list of few pieces is still spread. The list and its length are in device memory.
+// Few CTAs saturate the host link and leave the rest of the GPU alone: of 512 threads, 8 CTAs for pieces of 4 to 16 KiB, 4 from
+// 32 KiB. A CTA is four teams of 128 threads, and a team moves a piece at a time, up to 8 KiB of it in flight, so that a list of
+// few pieces is still spread. The list and its length are in device memory.
 #include "machine.cuh"
 
 // One piece. Addresses are multiples of 16.

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Lane {
     queue: Queue,
-    /// What the last turn recorded when it was dropped, or why it could not, until somebody joins.
+    /// What the last turn recorded when it was dropped, until somebody joins; or why one could not, of which later turns do not take the place.
     left: Mutex<Option<Result<Event, CudaError>>>,
 }
 
@@ -55,6 +55,13 @@ impl Lane {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn leave(&self, event: Option<Result<Event, CudaError>>) {
+        let mut left = self.left();
+        if !matches!(*left, Some(Err(_))) {
+            *left = event;
+        }
+    }
+
     /// Has `queue` wait for all turns so far. What fails leaves no event: the next call marks the lane anew.
     pub(super) fn joined_by(&self, queue: &Queue) -> Result<(), CudaError> {
         let left = self.left().take();
@@ -69,7 +76,7 @@ impl Turn<'_> {
     /// The driver's: the turn is over, and who joins the lane marks it anew.
     pub fn end(mut self) -> Result<Event, CudaError> {
         self.marked = true;
-        *self.lane.left() = None;
+        self.lane.leave(None);
         self.lane.queue.mark()
     }
 }
@@ -85,8 +92,7 @@ impl Deref for Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.marked {
-            let event = self.lane.queue.mark();
-            *self.lane.left() = Some(event);
+            self.lane.leave(Some(self.lane.queue.mark()));
         }
     }
 }

@@ -582,8 +582,8 @@ pub fn select(queue: &Queue, kernel: &Function, a: &Select<'_>) -> Result<(), Cu
 /// As [`attend`].
 pub fn gather(queue: &Queue, kernel: &Function, memory: &Memory<'_>) -> Result<(), CudaError> {
     let mut on = Touched::on(queue);
-    /// Enough to fill the link with pieces of 4 to 16 KiB.
-    const CTAS: u32 = 16;
+    /// Enough to fill the link with pieces of 4 KiB and more. Attention leaves room for as many where heads end with shares; more would wait for it.
+    const CTAS: u32 = 8;
     const THREADS: u32 = 512;
     let args = GatherArgs {
         items: on.reads(memory.copies, "copies", memory.capacity.saturating_mul(size_of::<CopyItem>()))?,
