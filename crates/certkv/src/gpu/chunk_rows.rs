@@ -33,7 +33,7 @@ pub(super) fn append(
     let shape = [s.kv_heads, s.dim];
     let mut words: [Vec<u32>; 3] = Default::default();
     let (mut items, mut list) = (core::mem::take(&mut cache.pack_items), core.queue.batch(spans.len()));
-    for spans in spans.chunks(of.staged.len() / s.original_bytes) {
+    for spans in spans.chunks(of.blocks) {
         words.iter_mut().for_each(Vec::clear);
         items.clear();
         let staged = |slot: usize| of.staged.start + slot * s.original_bytes;

@@ -46,6 +46,8 @@ pub(super) struct Core {
     lane: Option<Lane>,
     /// On which originals of full blocks leave for host memory, see [`leaving`](super::leaving).
     pub(super) outward: Lane,
+    /// On which originals come to staging while chunks are attended, where there is room for those.
+    inward: Option<Lane>,
     pub(super) sizes: Sizes,
     /// One to a format, with windows and without.
     kits: Vec<Kit>,
@@ -119,6 +121,8 @@ pub(super) struct Core {
     erasing: AtomicBool,
     /// Whether what longer chunks work with has something of them.
     staged: AtomicBool,
+    /// Copies on the lane inward, which the queue has not been told to wait for.
+    bringing: AtomicBool,
     /// What the host did and waited for.
     pub(super) host: Counters,
 }
@@ -140,6 +144,7 @@ impl Core {
         let queue = Queue::new(gpu)?;
         let lane = if config.plan_apart { Some(queue.lane()?) } else { None };
         let outward = queue.lane()?;
+        let inward = if extends { Some(queue.lane()?) } else { None };
         let buffer = |bytes: Option<usize>| -> Result<DeviceBuffer, Error> {
             Ok(DeviceBuffer::new(gpu, bytes.ok_or_else(too_large)?)?)
         };
@@ -191,12 +196,14 @@ impl Core {
             queue,
             lane,
             outward,
+            inward,
             planning: (0..layers).map(|_| lane::Planning::default()).collect(),
             owed: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             lent: (0..layers).map(|_| AtomicBool::new(false)).collect(),
             listed: AtomicBool::new(false),
             erasing: AtomicBool::new(false),
             staged: AtomicBool::new(false),
+            bringing: AtomicBool::new(false),
             host: Counters::default(),
             scale: config.geometry.scale,
             plan_target: config.plan_target as f32,
@@ -240,8 +247,10 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for everything on the queue, and counts the wait. Plans on the lane are not on it until they are joined, nor originals that leave until they land.
+    /// Waits for everything on the queue, and for what a call that failed left on its way to staging, and counts the wait. Plans on the lane are not on the queue until they are
+    /// joined, nor originals that leave until they land.
     pub(super) fn finish(&self) -> Result<(), Error> {
+        self.await_brought()?;
         Ok(self.host.wait(|| self.queue.finish())?)
     }
 

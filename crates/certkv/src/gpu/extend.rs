@@ -11,11 +11,12 @@ use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
 use crate::{Error, Status};
-use certkv_core::PageId;
+use certkv_core::{PageId, try_collect};
 use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
 use certkv_kernel::cuda::queue::Upload;
 use certkv_kernel::cuda::tensor::Tensor;
+use certkv_page::Reservation;
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -78,8 +79,8 @@ pub(super) fn attend(
     if most == 0 {
         return Ok(false);
     }
-    let new = part.reservations.get(s.group_of(layer)).map(|of| of.rows().map(|span| span.host).collect());
-    let new: Vec<PageId> = new.unwrap_or_default();
+    let new = part.reservations.get(s.group_of(layer)).into_iter().flat_map(Reservation::rows);
+    let new: Vec<PageId> = try_collect(new.map(|span| span.host))?;
     let core = Arc::clone(&cache.core);
     let (buffer, of) = (core.chunk_buffer()?, &core.sizes.chunks);
     let mut brought = false;
@@ -114,7 +115,7 @@ pub(super) fn attend(
             return Ok(false);
         }
         if let Io::Host(_, out) = &mut io {
-            buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
+            cache.ring.fetch(&core.queue, buffer, of.outputs.start, &mut out[own])?;
         }
     }
     Ok(true)
@@ -125,22 +126,40 @@ pub(super) fn attend(
 fn run(
     cache: &mut GpuCache,
     layer: usize,
-    (part, piece): (&Part, &Piece),
+    piece: (&Part, &Piece),
     new: &[PageId],
     (rule, coded): (Rule, bool),
     (tensors, words): ([Tensor<'_>; 2], &mut [u32]),
 ) -> Result<bool, Error> {
-    let (core, s) = (&cache.core, &cache.core.sizes);
-    let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
     let limit = match rule {
         Rule::Certified(limit) => limit,
         Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0, each: false },
     };
+    let launched = launch(cache, layer, piece, new, (limit, coded), tensors);
+    let GpuCache { core, ring, .. } = cache;
+    // Pages that are on their way to a launch which never came may be written next.
+    launched.inspect_err(|_| drop(core.await_brought()))?;
+    core.finish()?;
+    ring.fetch(&core.queue, core.chunk_buffer()?, core.sizes.chunks.certificates.start, words)?;
+    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
+}
+
+/// Enqueues the launches of a piece, and originals that come to one half of staging while one reads the other.
+fn launch(
+    cache: &mut GpuCache,
+    layer: usize,
+    (part, piece): (&Part, &Piece),
+    new: &[PageId],
+    (limit, coded): (Limit, bool),
+    tensors: [Tensor<'_>; 2],
+) -> Result<(), Error> {
+    let (core, s) = (&cache.core, &cache.core.sizes);
+    let (group, past, of) = (s.group_of(layer), part.len / s.block, &s.chunks);
     let records = cache.mirror.coded(group, part.row, past).filter(|_| coded);
     let originals = if coded { past } else { 0 }..(piece.before + piece.tokens).div_ceil(s.block);
     let hole = s.window(layer).map_or(0..0, |window| window.hidden(s.block, piece.before));
     let hole = hole.start.max(originals.start)..hole.end.min(originals.end);
-    let turns = turns(records, originals, hole, of.staged.len() / s.original_bytes);
+    let turns = turns(records, originals, hole, of.blocks);
     let table = cache.sequences.get(part.row).and_then(|entry| entry.tables.get(group));
     let page = |block: usize| -> Result<PageId, Error> {
         let found = match block.checked_sub(past) {
@@ -151,22 +170,28 @@ fn run(
     };
     let buffer = core.chunk_buffer()?;
     let chunk = ExtendChunk::new((part.row as u32, piece.before as u32, piece.tokens as u32), s.block as u32);
-    let mut list = core.queue.batch(of.staged.len() / s.original_bytes);
-    for (at, turn) in turns.iter().enumerate() {
+    let mut list = core.queue.batch(of.blocks);
+    let mut bring = |cache: &GpuCache, at: usize| -> Result<(), Error> {
+        let Some(turn) = turns.get(at).filter(|turn| !turn.originals.is_empty()) else { return Ok(()) };
+        let start = of.half(at).start;
         let copies = turn.originals.clone().enumerate().map(|(to, block)| -> Result<Upload<'_>, Error> {
-            let (to_offset, from_offset) =
-                (of.staged.start + to * s.original_bytes, cache.host_at(layer, page(block)?)?);
+            let (to_offset, from_offset) = (start + to * s.original_bytes, cache.host_at(layer, page(block)?)?);
             Ok(Upload { to: buffer, to_offset, from: &core.originals, from_offset, bytes: s.original_bytes })
         });
-        core.queue.upload_all(&mut list, copies)?;
+        core.bring_to_staging(&mut list, copies)
+    };
+    bring(cache, 0)?;
+    for (at, turn) in turns.iter().enumerate() {
+        core.await_brought()?;
+        // Beside this turn's launch.
+        bring(cache, at + 1)?;
         let (coded, from, to) = (turn.coded as u32, turn.originals.start as u32, turn.originals.end as u32);
         let chunk = ExtendChunk { coded, from, to, ..chunk };
         cache.ring.send(&core.queue, buffer, of.list.start, &chunk.words())?;
-        core.extend(layer, (turn.level, chunk), [at > 0, at + 1 < turns.len()], limit, tensors)?;
+        let relays = [at > 0, at + 1 < turns.len()];
+        core.extend(layer, (turn.level, chunk), of.half(at), relays, (limit, tensors))?;
     }
-    core.finish()?;
-    buffer.read(core.queue.stream(), of.certificates.start, words)?;
-    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
+    Ok(())
 }
 
 #[cfg(test)]

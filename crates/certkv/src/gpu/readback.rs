@@ -6,8 +6,9 @@ use super::results::{self, Results};
 use super::sizes::Sizes;
 use super::step::{GpuStep, Progress};
 use crate::{Certificate, Error, Status};
-use certkv_core::{reserve_total, try_resize};
+use certkv_core::{nonfinite_at, try_resize};
 use certkv_kernel::cuda::args;
+use core::ops::Range;
 
 /// What results are read into, kept from call to call.
 #[derive(Debug, Default)]
@@ -18,8 +19,7 @@ pub(super) struct Back {
     found: Results,
     /// Of the batch, `[seqs][q_heads * head_dim]`.
     outputs: Vec<f32>,
-    /// Of all tokens, `[tokens][q_heads * head_dim]` and `[tokens][q_heads]`.
-    rows: Vec<f32>,
+    /// Of all tokens, `[tokens][q_heads]`.
     judged: Vec<Certificate>,
     /// Of a step of drafts.
     drafted: Drafted,
@@ -75,30 +75,47 @@ impl GpuStep<'_> {
         back: &mut Back,
         (out, certificates): (&mut [f32], &mut [Certificate]),
     ) -> Result<(), Error> {
-        let geometry = self.cache.geometry();
-        let Back { rows, outputs, judged, drafted, .. } = back;
-        let mut batch = outputs.chunks_exact(geometry.q_width());
-        rows.clear();
-        reserve_total(rows, out.len())?;
-        rows.extend_from_slice(if self.drafting.is_some() { &drafted.outputs } else { &self.chunks });
-        rows.resize(out.len(), f32::NAN);
-        for part in self.parts.iter().filter(|part| part.place.is_some()) {
-            let row = batch.next().unwrap_or(&[]);
-            rows[part.first_row * geometry.q_width()..][..row.len()].copy_from_slice(row);
-        }
-        let usable = judged.iter().zip(rows.chunks_exact(geometry.head_dim)).all(|(c, row)| match c.status {
-            Status::Uncertified => true,
-            Status::Failed => false,
-            Status::Certified | Status::Exact => row.iter().all(|x| x.is_finite()),
+        let (g, Back { outputs, judged, drafted, .. }) = (self.cache.geometry(), back);
+        let (all, batch) = match self.drafting {
+            Some(_) => (&drafted.outputs[..], &[][..]),
+            None => (&self.chunks[..], &outputs[..]),
+        };
+        let usable = self.rows_of(all, batch).all(|(tokens, rows)| {
+            let judged = &judged[tokens.start * g.q_heads..tokens.end * g.q_heads];
+            let mut heads = judged.iter().zip(rows.chunks_exact(g.head_dim));
+            rows.len() == tokens.len() * g.q_width()
+                && heads.all(|(c, row)| match c.status {
+                    Status::Uncertified => true,
+                    Status::Failed => false,
+                    Status::Certified | Status::Exact => nonfinite_at(row).is_none(),
+                })
         });
         if !usable {
             return Err(Error::Uncertifiable { layer });
         }
-        out.copy_from_slice(rows);
+        for (tokens, rows) in self.rows_of(all, batch) {
+            out[tokens.start * g.q_width()..][..rows.len()].copy_from_slice(rows);
+        }
         if !certificates.is_empty() {
             certificates.copy_from_slice(judged);
         }
         Ok(())
+    }
+
+    /// Tokens of each sequence, and where their outputs are: among those of `all` tokens, or of the batch.
+    fn rows_of<'r>(
+        &'r self,
+        all: &'r [f32],
+        batch: &'r [f32],
+    ) -> impl Iterator<Item = (Range<usize>, &'r [f32])> + use<'r> {
+        let width = self.cache.geometry().q_width();
+        let mut batch = batch.chunks_exact(width);
+        self.parts.iter().map(move |part| {
+            let own = part.first_row..part.first_row + part.tokens;
+            let of_batch = part.place.and_then(|_| batch.next());
+            let rows = of_batch.or_else(|| all.get(own.start * width..own.end * width));
+            (own, rows.unwrap_or(&[]))
+        })
     }
 
     /// Certificates of a layer, `[tokens][q_heads]`. Waits for the device.

@@ -105,8 +105,10 @@ pub(super) struct CorrectionSections {
 pub(super) struct ChunkSections {
     /// What a launch is told of the chunk.
     pub(super) list: Range<usize>,
-    /// Originals of its blocks, in the order of the sequence.
+    /// Originals of blocks, in the order of the sequence: in one half while a launch reads the other.
     pub(super) staged: Range<usize>,
+    /// Blocks of a half.
+    pub(super) blocks: usize,
     /// `[token][query head][dim]`, single precision; outputs the same.
     pub(super) queries: Range<usize>,
     pub(super) outputs: Range<usize>,
@@ -122,6 +124,12 @@ pub(super) struct ChunkSections {
 }
 
 impl ChunkSections {
+    /// Half of staging, of which a call's launches take one and the other by turns.
+    pub(super) fn half(&self, turn: usize) -> Range<usize> {
+        let (bytes, start) = (self.staged.len() / 2, self.staged.start);
+        start + turn % 2 * bytes..start + (1 + turn % 2) * bytes
+    }
+
     /// For chunks of `tokens` tokens, whose first may lie anywhere in a block.
     pub(super) fn new(tokens: usize, (block, original_bytes): (usize, usize), g: &Geometry) -> Option<Self> {
         let (heads, dim, norm_bytes) = (tokens.checked_mul(g.q_heads)?, g.head_dim, row_norm_bytes(g.kv_heads, block));
@@ -129,7 +137,7 @@ impl ChunkSections {
         let list = if tokens == 0 { 0 } else { ExtendChunk::WORDS };
         let words = [
             list,
-            blocks.checked_mul(original_bytes / 4)?,
+            blocks.checked_mul(2 * (original_bytes / 4))?,
             heads.checked_mul(dim)?,
             heads.checked_mul(dim)?,
             heads.checked_mul(Certificate::WORDS)?,
@@ -143,7 +151,8 @@ impl ChunkSections {
         let (sections_of, _) = sections(words)?;
         let [list, staged, queries, outputs, certificates, relay, rows, lens, tails, count, norms] =
             sections_of.map(|r| 4 * r.start..4 * r.end);
-        Some(Self { list, staged, queries, outputs, certificates, relay, new: [rows, lens, tails], count, norms })
+        let new = [rows, lens, tails];
+        Some(Self { list, staged, blocks, queries, outputs, certificates, relay, new, count, norms })
     }
 }
 
