@@ -10,7 +10,7 @@ use super::extended::Extended;
 use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
-use crate::{Error, Status};
+use crate::Error;
 use certkv_core::{PageId, try_collect};
 use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
@@ -141,7 +141,7 @@ fn run(
     launched.inspect_err(|_| drop(core.await_brought()))?;
     core.finish()?;
     ring.fetch(&core.queue, core.chunk_buffer()?, core.sizes.chunks.certificates.start, words)?;
-    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
+    Ok(results::certificates(words).all(|c| results::holds(rule, &c)))
 }
 
 /// Enqueues the launches of a piece, and originals that come to one half of staging while one reads the other.
