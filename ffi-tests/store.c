@@ -168,7 +168,7 @@ static void handles(const char *folder)
     NAMED(CERTKV_INVALID_ARGUMENT, "path", certkv_store_open_files("\xff\xfe", 0, 0, &store));
     memset(path, 'x', sizeof path); /* Not terminated: no more than 4096 characters may be read. */
     NAMED(CERTKV_INVALID_ARGUMENT, "path", certkv_store_open_files(path, 0, 0, &store));
-    NAMED(CERTKV_INVALID_ARGUMENT, "flags", certkv_store_open_files(folder, 0, 4, &store));
+    NAMED(CERTKV_INVALID_ARGUMENT, "flags", certkv_store_open_files(folder, 0, 8, &store));
     NAMED(CERTKV_INVALID_ARGUMENT, "flags", certkv_store_open_files(folder, 0, UINT32_MAX, &store));
     sprintf(path, "%.4000s/store of C", folder);
     EXPECT(CERTKV_OK, certkv_store_open_files(path, 1 << 20, CERTKV_FILES_SYNCED | CERTKV_FILES_READ_BACK, &store));

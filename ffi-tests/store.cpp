@@ -170,7 +170,7 @@ static void ready_made(const std::string &folder)
     }
     OK(certkv::Store::files(path.c_str())); // Nobody has it open any more.
     REFUSED(CERTKV_INVALID_ARGUMENT, "path", certkv::Store::files(""));
-    REFUSED(CERTKV_INVALID_ARGUMENT, "flags", certkv::Store::files(path.c_str(), 0, 4));
+    REFUSED(CERTKV_INVALID_ARGUMENT, "flags", certkv::Store::files(path.c_str(), 0, 8));
     const auto none = certkv::Store::memory(100);
     certkv::Config config = wide();
     config.prefix_units = 4;

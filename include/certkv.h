@@ -39,9 +39,14 @@
 #define CERTKV_FILES_SYNCED 1
 
 /**
- * For certkv_store_open_files: each file is read back and compared before it gets its name.
+ * For certkv_store_open_files: each file is read back and compared before it gets its name. So it is without this flag, too, unless CERTKV_FILES_UNREAD is given.
  */
 #define CERTKV_FILES_READ_BACK 2
+
+/**
+ * For certkv_store_open_files: files get their names without being read. A record that is not what was written is seen when it is got.
+ */
+#define CERTKV_FILES_UNREAD 4
 
 /**
  * In `window_slack`: no tokens.

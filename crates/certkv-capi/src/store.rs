@@ -56,11 +56,11 @@ fn limit(quota: u64) -> u64 {
 unsafe fn files(path: *const c_char, quota: u64, flags: u32) -> Result<Arc<dyn Backend>, Failure> {
     // SAFETY: by the caller's promise.
     let root = unsafe { argument::path(path)? };
-    if flags & !(CERTKV_FILES_SYNCED | CERTKV_FILES_READ_BACK) != 0 {
+    if flags & !(CERTKV_FILES_SYNCED | CERTKV_FILES_READ_BACK | CERTKV_FILES_UNREAD) != 0 {
         return Err(Failure::new(CERTKV_INVALID_ARGUMENT, format!("flags = {flags:#x}: not CERTKV_FILES values")));
     }
     let durability = if flags & CERTKV_FILES_SYNCED != 0 { Durability::Synced } else { Durability::Fast };
-    let read_back = flags & CERTKV_FILES_READ_BACK != 0;
+    let read_back = flags & CERTKV_FILES_UNREAD == 0;
     let opened = FileStore::open(FileConfig { root, quota, durability, read_back });
     // The text names the path.
     Ok(Arc::new(opened.map_err(|error| Failure::new(CERTKV_FILE, format!("path {error}")))?))
@@ -69,8 +69,10 @@ unsafe fn files(path: *const c_char, quota: u64, flags: u32) -> Result<Arc<dyn B
 /// For certkv_store_open_files: a record counts as stored when the disk has it. Without it, when every process of this machine sees it; a loss of
 /// power may then take records away, or damage them, which is seen.
 pub const CERTKV_FILES_SYNCED: u32 = 1;
-/// For certkv_store_open_files: each file is read back and compared before it gets its name.
+/// For certkv_store_open_files: each file is read back and compared before it gets its name. So it is without this flag, too, unless CERTKV_FILES_UNREAD is given.
 pub const CERTKV_FILES_READ_BACK: u32 = 2;
+/// For certkv_store_open_files: files get their names without being read. A record that is not what was written is seen when it is got.
+pub const CERTKV_FILES_UNREAD: u32 = 4;
 
 /// Makes a store of the host's own functions. `*store` is filled; the caller ends it with certkv_store_destroy. `callbacks` is borrowed during the
 /// call; `callbacks->context` is the store's until `callbacks->destroy` was called.

@@ -4,11 +4,16 @@ use certkv_tier::store::{
     StoreKey, seal,
 };
 use core::time::Duration;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, local::LocalFileSystem};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, local::LocalFileSystem,
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -50,7 +55,7 @@ fn object(n: u8) -> Path {
 }
 
 fn verbs(client: Arc<dyn ObjectStore>) {
-    let config = ObjectConfig { prefix: "kv".to_owned(), parallel: 3 };
+    let config = ObjectConfig { prefix: "kv".to_owned(), parallel: 3, read_back: true };
     let backend = Arc::new(ObjectBackend::new(client.clone(), &config));
     let store = Store::new(backend, StoreConfig { workers: 2, page_bytes: 5000, ..StoreConfig::default() }).unwrap();
     put(&store, 0..10);
@@ -103,7 +108,7 @@ fn in_local_files() {
     std::fs::create_dir_all(&gone).unwrap();
     let backend = ObjectBackend::new(
         Arc::new(LocalFileSystem::new_with_prefix(&gone).unwrap()),
-        &ObjectConfig { prefix: String::new(), parallel: 0 },
+        &ObjectConfig { prefix: String::new(), parallel: 0, read_back: true },
     );
     std::fs::remove_dir_all(&gone).unwrap();
     std::fs::write(&gone, b"a file where the folder was").unwrap();
@@ -133,4 +138,86 @@ fn the_executor_is_the_embedders() {
     assert!(done.iter().all(|(_, result)| matches!(result, Err(StoreError::Unavailable { .. }))));
     assert_eq!(get(&store, 3), Ok(page(3)));
     assert_eq!(driven.load(Ordering::SeqCst), 4);
+}
+
+/// Objects in memory of which a bit is another than was written while `on`.
+#[derive(Debug, Default)]
+struct Damaging {
+    store: InMemory,
+    on: AtomicBool,
+}
+
+impl std::fmt::Display for Damaging {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("damaging")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Damaging {
+    async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
+        let mut bytes: Vec<u8> = payload.iter().flatten().copied().collect();
+        bytes[SEAL_BYTES + 7] ^= u8::from(self.on.load(Ordering::SeqCst));
+        self.store.put_opts(at, PutPayload::from(bytes), options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.store.put_multipart_opts(at, options).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        self.store.get_opts(at, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        at: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.store.delete_stream(at)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+        self.store.copy_opts(from, to, options).await
+    }
+}
+
+/// What is not what was written is never published: the old record stays, and nothing else is left.
+#[test]
+fn what_reads_back_otherwise_is_not_published() {
+    let client = Arc::new(Damaging::default());
+    let names = || {
+        let found = pollster::block_on(client.store.list(None).collect::<Vec<_>>());
+        found.into_iter().map(|meta| meta.unwrap().location).collect::<Vec<_>>()
+    };
+    let open = |read_back| {
+        let config = ObjectConfig { prefix: "kv".to_owned(), parallel: 3, read_back };
+        let backend = ObjectBackend::new(client.clone(), &config);
+        Store::new(Arc::new(backend), StoreConfig { workers: 1, page_bytes: 5000, ..StoreConfig::default() }).unwrap()
+    };
+    let store = open(true);
+    put(&store, 1..3);
+    client.on.store(true, Ordering::SeqCst);
+    let again = |n: u8| Put { key: key(n), identity: identity(n), page: page(n) };
+    store.submit_put(vec![again(1), again(5)]).unwrap();
+    let Outcome::Put(done) = wait(&store) else { panic!("another outcome") };
+    let refused = |result: &Result<(), StoreError>| matches!(result, Err(StoreError::Unavailable { cause, .. }) if cause.contains("not what was written"));
+    assert!(done.iter().all(|(_, result)| refused(result)), "{done:?}");
+    assert_eq!(get(&store, 1), Ok(page(1)));
+    assert_eq!(get(&store, 5), Err(StoreError::NotFound { key: key(5) }));
+    assert_eq!(names(), [object(1), object(2)]);
+    // Unread it is published, and seen when it is read.
+    put(&open(false), 5..6);
+    assert!(matches!(get(&store, 5), Err(StoreError::Corrupt { .. })));
 }

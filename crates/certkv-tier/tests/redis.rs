@@ -4,7 +4,8 @@ use certkv_tier::store::{
     StoreKey, seal,
 };
 use core::time::Duration;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -148,6 +149,68 @@ fn verbs_do_what_they_say() {
     assert_eq!(put(&store, 0..1, 0), [Ok(())]);
     assert_eq!(get(&store, 0..1), [Ok(Vec::new())]);
     assert!(matches!(put(&store, 0..1, 100_001)[0], Err(StoreError::TooLarge { .. })));
+}
+
+/// Passes bytes between a client and a server, and changes a bit of every page on its way there.
+fn damaging(server: u16) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let mut there = TcpStream::connect(("127.0.0.1", server)).unwrap();
+            let (mut back, mut answers) = (client.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 1 << 20];
+                while let Ok(n @ 1..) = client.read(&mut bytes) {
+                    let page = page(9, 64);
+                    if let Some(at) = bytes[..n].windows(page.len()).position(|window| window == page) {
+                        bytes[at + 5] ^= 1;
+                    }
+                    there.write_all(&bytes[..n]).unwrap();
+                }
+            });
+        }
+    });
+    port
+}
+
+/// What is not what was written is never published: the old record stays.
+#[test]
+fn what_reads_back_otherwise_is_not_published() {
+    let server = Server::start();
+    let open = |read_back, port| {
+        let url = format!("redis://127.0.0.1:{port}/");
+        let config = RedisConfig { url, timeout: TIMEOUT, read_back, ..RedisConfig::default() };
+        Store::new(Arc::new(RedisBackend::new(config).unwrap()), StoreConfig { workers: 1, ..StoreConfig::default() })
+            .unwrap()
+    };
+    let proxy = damaging(server.port);
+    let (store, plain) = (open(true, proxy), open(true, server.port));
+    // Another page's bytes are passed on as they are.
+    all_stored(&put(&store, 1..3, 64));
+    all_stored(&put(&plain, 9..10, 64));
+    let refused = put(&store, 8..10, 64);
+    let cause = |result: &Result<(), StoreError>| match result {
+        Err(StoreError::Unavailable { cause, .. }) => cause.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused[0], Ok(()));
+    assert!(cause(&refused[1]).contains("not what was written"), "{refused:?}");
+    assert_eq!(get(&plain, 9..10), [Ok(page(9, 64))]);
+    // Records stay, whatever their drafts were told; a draft that was refused goes by itself.
+    for n in [1, 8, 9] {
+        let left: i64 = server.ask(redis::cmd("TTL").arg(name(n)));
+        assert_eq!(left, -1, "{n}");
+    }
+    let drafts: Vec<String> = server.ask(redis::cmd("KEYS").arg("certkv:new:*"));
+    let [draft] = &drafts[..] else { panic!("{drafts:?}") };
+    let left: i64 = server.ask(redis::cmd("TTL").arg(draft));
+    assert!((1..=600).contains(&left), "{left}");
+    // Unread it is published, and seen when it is read.
+    all_stored(&put(&open(false, proxy), 9..10, 64));
+    assert!(matches!(get(&plain, 9..10)[0], Err(StoreError::Corrupt { .. })));
 }
 
 #[test]

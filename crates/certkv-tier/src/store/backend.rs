@@ -57,6 +57,15 @@ pub trait Backend: Send + Sync {
     }
 }
 
+/// Whether bytes are a record's, and nothing else.
+#[cfg_attr(
+    not(any(feature = "redis", feature = "object-store")),
+    allow(dead_code, reason = "those read back what they wrote")
+)]
+pub(crate) fn is(bytes: &[u8], record: &Parts<'_>) -> bool {
+    bytes.len() as u64 == record_bytes(record) && bytes.split_at(record[0].len()) == (record[0], record[1])
+}
+
 /// Bytes of a record.
 pub(crate) fn record_bytes(record: &Parts<'_>) -> u64 {
     record.iter().map(|part| part.len() as u64).sum()

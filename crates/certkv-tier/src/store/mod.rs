@@ -14,6 +14,8 @@ mod file;
 mod front;
 mod key;
 mod memory;
+#[cfg(any(feature = "redis", feature = "object-store"))]
+mod names;
 #[cfg(feature = "object-store")]
 mod object;
 #[cfg(feature = "redis")]

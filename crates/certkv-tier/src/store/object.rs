@@ -2,6 +2,7 @@
 use super::backend::{Backend, Parts};
 use super::error::StoreError;
 use super::key::StoreKey;
+use super::names::Names;
 use core::fmt;
 use core::pin::{Pin, pin};
 use futures_util::{StreamExt, stream};
@@ -19,11 +20,15 @@ pub struct ObjectConfig {
     pub prefix: String,
     /// Requests of one batch under way at a time; 0 counts as 1.
     pub parallel: usize,
+    /// A record is stored as an object of its own, read back and compared before it takes the place of what its key has: four requests where there would be
+    /// one, and as many bytes back. Without it a record is published unread; some services compare a checksum that the client sends instead (a setting of
+    /// the client), and a get sees the seal in either case. Objects under `prefix/new` that a crash left are the embedder's to expire.
+    pub read_back: bool,
 }
 
 impl Default for ObjectConfig {
     fn default() -> Self {
-        Self { prefix: "certkv".to_owned(), parallel: 16 }
+        Self { prefix: "certkv".to_owned(), parallel: 16, read_back: true }
     }
 }
 
@@ -36,6 +41,8 @@ pub struct ObjectBackend {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     parallel: usize,
+    read_back: bool,
+    names: Names,
     drive: Drive,
 }
 
@@ -52,7 +59,8 @@ impl ObjectBackend {
         drive: impl Fn(Pin<&mut (dyn Future<Output = ()> + Send)>) + Send + Sync + 'static,
     ) -> Self {
         let (prefix, parallel) = (Path::from(config.prefix.as_str()), config.parallel.max(1));
-        Self { store, prefix, parallel, drive: Box::new(drive) }
+        let (read_back, names) = (config.read_back, Names::default());
+        Self { store, prefix, parallel, read_back, names, drive: Box::new(drive) }
     }
 
     fn path(&self, key: &StoreKey) -> Path {
@@ -82,10 +90,26 @@ impl ObjectBackend {
     }
 
     async fn put_one(&self, key: StoreKey, record: Vec<u8>) -> Result<(), StoreError> {
-        match self.store.put(&self.path(&key), PutPayload::from(record)).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failed(key, &error)),
+        let (to, failed) = (self.path(&key), |error: Error| failed(key, &error));
+        let payload = PutPayload::from(record);
+        if !self.read_back {
+            return self.store.put(&to, payload).await.map(drop).map_err(failed);
         }
+        let draft = self.prefix.clone().join("new").join(self.names.next());
+        self.store.put(&draft, payload.clone()).await.map_err(failed)?;
+        let published = async {
+            let found = self.store.get(&draft).await.map_err(failed)?.bytes().await.map_err(failed)?;
+            if payload.iter().flatten().ne(&found) {
+                return Err(StoreError::unavailable(key, "what was read back is not what was written"));
+            }
+            self.store.rename(&draft, &to).await.map_err(failed)
+        };
+        let published = published.await;
+        if published.is_err() {
+            // As far as it goes.
+            let _ = self.store.delete(&draft).await;
+        }
+        published
     }
 
     async fn get_one(&self, key: StoreKey, limit: usize, into: &mut Vec<u8>) -> Result<(), StoreError> {

@@ -1,7 +1,8 @@
 //! Records in a Redis or Valkey server, by the blocking client: one connection a worker, a batch in few round trips.
-use super::backend::{Backend, Parts, record_bytes};
+use super::backend::{Backend, Parts, is, record_bytes};
 use super::error::StoreError;
 use super::key::StoreKey;
+use super::names::Names;
 use certkv_core::sync::Mutex;
 use core::fmt;
 use core::time::Duration;
@@ -25,12 +26,15 @@ pub struct RedisConfig {
     /// Times that a round of commands is tried, the first included; 0 counts as 1. Each but the first has a connection of
     /// its own.
     pub tries: u32,
+    /// A record is stored under a name of its own, read back and compared before it takes the place of what its key has. Costs as many bytes back, and a
+    /// second round trip for every round of a batch. Without it a record is published unread; a get sees the seal in either case.
+    pub read_back: bool,
 }
 
 impl Default for RedisConfig {
     fn default() -> Self {
         let (url, prefix) = ("redis://127.0.0.1/".to_owned(), "certkv:".to_owned());
-        Self { url, prefix, timeout: Duration::from_secs(2), tries: 2 }
+        Self { url, prefix, timeout: Duration::from_secs(2), tries: 2, read_back: true }
     }
 }
 
@@ -44,6 +48,7 @@ pub struct RedisBackend {
     config: RedisConfig,
     /// Connections that no worker uses.
     idle: Mutex<Vec<Connection>>,
+    names: Names,
 }
 
 impl RedisBackend {
@@ -57,7 +62,7 @@ impl RedisBackend {
             return Err(invalid("a timeout of 0".to_owned()));
         }
         let client = Client::open(config.url.as_str()).map_err(|error| invalid(error.to_string()))?;
-        Ok(Self { client, config, idle: Mutex::new(Vec::new()) })
+        Ok(Self { client, config, idle: Mutex::new(Vec::new()), names: Names::default() })
     }
 
     fn connect(&self) -> RedisResult<Connection> {
@@ -90,13 +95,13 @@ impl RedisBackend {
         }
     }
 
-    /// One command per item, in rounds. Once a round has failed the others are not tried: each would wait as long.
-    fn all<T, R>(
+    /// `N` commands per item, in rounds. Once a round has failed the others are not tried: each would wait as long.
+    fn all<T, R, const N: usize>(
         &self,
         items: &mut [T],
         key: impl Fn(&T) -> StoreKey,
         command: impl Fn(&mut Commands, &[u8], &T),
-        answer: impl Fn(&mut T, Value) -> Result<R, StoreError>,
+        answer: impl Fn(&mut T, [Value; N]) -> Result<R, StoreError>,
     ) -> Vec<Result<R, StoreError>> {
         let mut results = Vec::with_capacity(items.len());
         let mut gone: Option<String> = None;
@@ -114,16 +119,74 @@ impl RedisBackend {
                 None => self.round(&commands).map_err(|error| error.to_string()),
             };
             match answers {
-                Ok(answers) => results.extend(round.iter_mut().zip(answers).map(|(item, value)| match value {
-                    Value::ServerError(error) => Err(StoreError::unavailable(key(item), error)),
-                    value => answer(item, value),
-                })),
+                Ok(answers) => {
+                    let mut answers = answers.into_iter();
+                    results.extend(round.iter_mut().map(|item| {
+                        let own: [Value; N] = core::array::from_fn(|_| answers.next().unwrap_or(Value::Nil));
+                        let refused = own.iter().find(|value| matches!(value, Value::ServerError(_)));
+                        match refused {
+                            Some(Value::ServerError(error)) => Err(StoreError::unavailable(key(item), error)),
+                            _ => answer(item, own),
+                        }
+                    }));
+                }
                 Err(cause) => {
                     results.extend(round.iter().map(|item| Err(StoreError::unavailable(key(item), &cause))));
                     gone = Some(cause);
                 }
             }
         }
+        results
+    }
+}
+
+impl RedisBackend {
+    /// Records in place of what their keys have.
+    fn put_all(&self, records: &[(StoreKey, Parts<'_>)]) -> Vec<Result<(), StoreError>> {
+        let set = |commands: &mut Commands, name: &[u8], (_, record): &(StoreKey, Parts<'_>)| {
+            commands.push(&[&[b"SET"], &[name], record]);
+        };
+        let stored = |(key, _): &mut (StoreKey, Parts<'_>), [value]: [Value; 1]| match value {
+            Value::Okay => Ok(()),
+            other => Err(unexpected(*key, &other)),
+        };
+        self.all(&mut records.to_vec(), |(key, _)| *key, set, stored)
+    }
+
+    /// The same, each under a name of its own until it was read back. What is not published goes by itself.
+    fn publish_all(&self, records: &[(StoreKey, Parts<'_>)]) -> Vec<Result<(), StoreError>> {
+        /// Seconds after which the server forgets a record that got no key, as a crash leaves one.
+        const EXPIRES: &[u8] = b"600";
+        type Draft<'r> = (StoreKey, Parts<'r>, String);
+        let drafts = records.iter().map(|&(key, record)| {
+            let name = format!("{}new:{}:{key}", self.config.prefix, self.names.next());
+            (key, record, name)
+        });
+        let mut drafts: Vec<Draft<'_>> = drafts.collect();
+        let write = |commands: &mut Commands, _: &[u8], (_, record, draft): &Draft<'_>| {
+            commands.push(&[&[b"SET"], &[draft.as_bytes()], record, &[b"EX"], &[EXPIRES]]);
+            commands.push(&[&[b"GETRANGE"], &[draft.as_bytes()], &[b"0"], &[b"-1"]]);
+        };
+        let same = |(key, record, _): &mut Draft<'_>, answers: [Value; 2]| match answers {
+            [Value::Okay, Value::BulkString(found)] if is(&found, record) => Ok(()),
+            [Value::Okay, Value::BulkString(_)] => {
+                Err(StoreError::unavailable(*key, "what was read back is not what was written"))
+            }
+            [Value::Okay, other] | [other, _] => Err(unexpected(*key, &other)),
+        };
+        let mut results = self.all(&mut drafts, |(key, ..)| *key, write, same);
+        let mut whole: Vec<_> = drafts.into_iter().zip(&mut results).filter(|(_, result)| result.is_ok()).collect();
+        // The old record is there until the new one is, and that one loses its end with the draft's name.
+        let name = |commands: &mut Commands, name: &[u8], ((_, _, draft), _): &(Draft<'_>, &mut _)| {
+            commands.push(&[&[b"RENAME"], &[draft.as_bytes()], &[name]]);
+            commands.push(&[&[b"PERSIST"], &[name]]);
+        };
+        let named = |((key, ..), _): &mut (Draft<'_>, &mut _), answers: [Value; 2]| match answers {
+            [Value::Okay, Value::Int(_)] => Ok(()),
+            [Value::Okay, other] | [other, _] => Err(unexpected(*key, &other)),
+        };
+        let published = self.all(&mut whole, |((key, ..), _)| *key, name, named);
+        whole.into_iter().zip(published).for_each(|((_, result), published)| *result = published);
         results
     }
 }
@@ -174,14 +237,7 @@ impl Backend for RedisBackend {
     }
 
     fn put_batch(&self, records: &[(StoreKey, Parts<'_>)]) -> Vec<Result<(), StoreError>> {
-        let set = |commands: &mut Commands, name: &[u8], (_, record): &(StoreKey, Parts<'_>)| {
-            commands.push(&[&[b"SET"], &[name], record]);
-        };
-        let stored = |(key, _): &mut (StoreKey, Parts<'_>), value| match value {
-            Value::Okay => Ok(()),
-            other => Err(unexpected(*key, &other)),
-        };
-        let mut results = self.all(&mut records.to_vec(), |(key, _)| *key, set, stored);
+        let mut results = if self.config.read_back { self.publish_all(records) } else { self.put_all(records) };
         for (result, (key, record)) in results.iter_mut().zip(records) {
             // The server's word for its memory limit.
             if matches!(result, Err(StoreError::Unavailable { cause, .. }) if cause.contains("OOM")) {
@@ -197,7 +253,7 @@ impl Backend for RedisBackend {
         let ask = |commands: &mut Commands, name: &[u8], _: &(StoreKey, &mut Vec<u8>)| {
             commands.push(&[&[b"GETRANGE"], &[name], &[b"0"], &[last.as_bytes()]]);
         };
-        let read = |(key, into): &mut (StoreKey, &mut Vec<u8>), value| match value {
+        let read = |(key, into): &mut (StoreKey, &mut Vec<u8>), [value]: [Value; 1]| match value {
             Value::BulkString(record) if record.is_empty() => Err(StoreError::NotFound { key: *key }),
             Value::BulkString(record) if record.len() > limit => {
                 Err(StoreError::TooLarge { key: *key, bytes: record.len() as u64, limit: limit as u64 })
@@ -214,7 +270,7 @@ impl Backend for RedisBackend {
 
     fn exists_batch(&self, keys: &[StoreKey]) -> Vec<Result<bool, StoreError>> {
         let ask = |commands: &mut Commands, name: &[u8], _: &StoreKey| commands.push(&[&[b"EXISTS"], &[name]]);
-        let told = |key: &mut StoreKey, value| match value {
+        let told = |key: &mut StoreKey, [value]: [Value; 1]| match value {
             Value::Int(n) => Ok(n > 0),
             other => Err(unexpected(*key, &other)),
         };
@@ -223,7 +279,7 @@ impl Backend for RedisBackend {
 
     fn delete_batch(&self, keys: &[StoreKey]) -> Vec<Result<(), StoreError>> {
         let delete = |commands: &mut Commands, name: &[u8], _: &StoreKey| commands.push(&[&[b"DEL"], &[name]]);
-        let done = |key: &mut StoreKey, value| match value {
+        let done = |key: &mut StoreKey, [value]: [Value; 1]| match value {
             Value::Int(_) => Ok(()),
             other => Err(unexpected(*key, &other)),
         };
@@ -234,11 +290,12 @@ impl Backend for RedisBackend {
 impl fmt::Debug for RedisConfig {
     // The URL may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, timeout, tries, .. } = self;
+        let Self { prefix, timeout, tries, read_back, .. } = self;
         f.debug_struct("RedisConfig")
             .field("prefix", prefix)
             .field("timeout", timeout)
             .field("tries", tries)
+            .field("read_back", read_back)
             .finish_non_exhaustive()
     }
 }
