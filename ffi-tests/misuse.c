@@ -160,6 +160,8 @@ static void configurations(void)
     REFUSED(CERTKV_INVALID_ARGUMENT, move_events, UINT64_MAX);
     REFUSED(CERTKV_INVALID_ARGUMENT, move_events, (1 << 24) + 1);
     REFUSED(CERTKV_OK, move_events, 1);
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_low, 1); /* No prefixes are cached. */
+    REFUSED(CERTKV_INVALID_ARGUMENT, prefix_high, 1);
     REFUSED(CERTKV_INVALID_ARGUMENT, protect_sinks, UINT64_MAX);
     REFUSED(CERTKV_INVALID_ARGUMENT, protect_recent, ((uint64_t)1 << 31) + 1);
     REFUSED(CERTKV_OK, protect_recent, (uint64_t)1 << 31);

@@ -1468,6 +1468,16 @@ typedef struct certkv_config {
    * drafts have what any of their tokens has, and longer chunks read what was stored before them from codes.
    */
   uint64_t protect_recent;
+  /**
+   * Room that cached prefixes leave at the end of every step, in tokens whose pages are free: where they are fewer than `prefix_low`, units that nobody uses go until
+   * they are `prefix_high`, so that a step which needs pages seldom has to wait for that. Both 0: they go when somebody needs pages. Pages of windows and of
+   * single levels do not count.
+   */
+  uint64_t prefix_low;
+  /**
+   * See `prefix_low`: from there up to `max_tokens`.
+   */
+  uint64_t prefix_high;
 } certkv_config;
 
 /**

@@ -255,6 +255,8 @@ static void create(void)
     config.swap_tokens = rarely(2) ? 64 : 0;
     config.prefix_units = rarely(2) ? 4 : 0;
     config.prefix_events = config.prefix_units && rarely(2) ? 5 : 0;
+    config.prefix_low = config.prefix_units && rarely(2) ? (rarely(8) ? extreme() : 20) : 0;
+    config.prefix_high = config.prefix_low && rarely(2) ? (rarely(8) ? extreme() : 40) : config.prefix_low;
     config.move_events = rarely(2) ? 5 : 0;
     config.prefix_secret = secret;
     config.chunk_tokens = rarely(2) ? below(12) : 0;
@@ -276,7 +278,7 @@ static void create(void)
         config.calibration = NULL;
         config.scales = rarely(8) ? config.scales : NULL;
         config.swap_tokens = rarely(8) ? 64 : 0;
-        config.prefix_units = config.prefix_events = 0;
+        config.prefix_units = config.prefix_events = config.prefix_low = config.prefix_high = 0;
         config.spill_store = NULL;
         config.levels = (certkv_level *)pointer(levels);
         config.n_levels = rarely(20) ? (uint32_t)extreme() : 3;

@@ -499,6 +499,8 @@ class certkv_config(ctypes.Structure):
         ("levels_by_head", ctypes.c_uint32),
         ("protect_sinks", ctypes.c_uint64),
         ("protect_recent", ctypes.c_uint64),
+        ("prefix_low", ctypes.c_uint64),
+        ("prefix_high", ctypes.c_uint64),
     ]
 
 

@@ -16,7 +16,7 @@ use crate::window::{self, certkv_window};
 use certkv::gpu::{GpuConfig, SCRATCH_SHARE};
 use certkv::{
     Certified, Config, Dtype, Eviction, Format, Geometry, Policy, PrefixConfig, PrefixSecret, Protection, Seed000,
-    Spill,
+    Spill, Watermarks,
 };
 use core::ffi::c_char;
 use core::mem::{offset_of, zeroed};
@@ -203,6 +203,12 @@ pub struct certkv_config {
     /// The same of the newest tokens: a query has this many protected, its own among them. Each token of a chunk that has certificates has its own on the host; on a GPU
     /// drafts have what any of their tokens has, and longer chunks read what was stored before them from codes.
     pub protect_recent: u64,
+    /// Room that cached prefixes leave at the end of every step, in tokens whose pages are free: where they are fewer than `prefix_low`, units that nobody uses go until
+    /// they are `prefix_high`, so that a step which needs pages seldom has to wait for that. Both 0: they go when somebody needs pages. Pages of windows and of
+    /// single levels do not count.
+    pub prefix_low: u64,
+    /// See `prefix_low`: from there up to `max_tokens`.
+    pub prefix_high: u64,
 }
 
 /// In `window_slack`: no tokens.
@@ -334,6 +340,8 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     config.erase = given.erase == 1;
     // SAFETY: by the caller's promise.
     config.prefixes = unsafe { prefixes(&given)? };
+    let [low, high] = [given.prefix_low, given.prefix_high].map(|tokens| or(tokens, 0));
+    config.prefix_watermarks = ((low, high) != (0, 0)).then_some(Watermarks { low, high });
     (config.prefix_events, config.move_events) = (or(given.prefix_events, 0), or(given.move_events, 0));
     // SAFETY: by the caller's promise.
     config.windows = unsafe { window::read(given.windows, given.n_windows, given.window_slack)? };
@@ -380,6 +388,7 @@ pub(crate) unsafe fn read(config: *const certkv_config) -> Result<Wanted, Failur
     gpu.certificate_ring = given.certificate_ring as usize;
     (gpu.max_sequences, gpu.threads, gpu.policy) = (config.max_sequences, config.threads, config.policy);
     (gpu.swap_tokens, gpu.prefixes) = (config.swap_tokens, config.prefixes.take());
+    gpu.prefix_watermarks = config.prefix_watermarks;
     gpu.windows.clone_from(&config.windows);
     (gpu.prefix_events, gpu.move_events) = (config.prefix_events, config.move_events);
     gpu.chunk_tokens = or(given.chunk_tokens, 0);
@@ -560,6 +569,8 @@ mod tests {
             ("config->swap_tokens: ", &|c| c.swap_tokens = u64::MAX),
             ("config->prefix_units: ", &|c| c.prefix_units = u64::MAX),
             ("config->prefix_eviction = 5", &|c| c.prefix_eviction = 5),
+            ("config->prefix_low: ", &|c| (c.prefix_units, c.prefix_low, c.prefix_high) = (4, 9, 8)),
+            ("config->prefix_low: ", &|c| c.prefix_high = 8),
             ("config->erase = 2: must be 0 or 1", &|c| c.erase = 2),
             ("config->windows: 3 windows", &|c| (c.n_windows, c.windows) = (3, three.as_ptr())),
             ("config->windows: a window of", &|c| (c.n_windows, c.windows) = (1, &window)),

@@ -53,6 +53,7 @@ fn field_in_c(field: &str) -> &str {
     match field {
         "formats" => "format",
         "prefixes" => "prefix_units",
+        "prefix_watermarks" => "prefix_low",
         "codebooks" => "calibration",
         "control.retention" => "retention",
         "control.budget" => "bound_budget",

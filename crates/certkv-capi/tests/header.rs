@@ -276,6 +276,7 @@ fn both_sides_agree_on_every_offset_and_version() {
             prefix_events, window_slack, allocator, chunk_tokens, calibration,
             move_events, levels, control, scales, n_levels, plan_apart, log, retention,
             bound_budget, row_share, calibrations, n_calibrations, levels_by_head, protect_sinks, protect_recent,
+            prefix_low, prefix_high,
         }
         certkv_log { struct_size, level, callback, user }
         certkv_calibration_info {
@@ -369,7 +370,7 @@ fn both_sides_agree_on_every_offset_and_version() {
     // The sizes are part of the ABI: what changes them needs new names.
     for (name, size) in [
         ("certkv_error_info", 24),
-        ("certkv_config", 344),
+        ("certkv_config", 360),
         ("certkv_log", 24),
         ("certkv_calibration_info", 144),
         ("certkv_capabilities", 16),

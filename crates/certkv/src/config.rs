@@ -1,6 +1,6 @@
 //! What a cache is made of: geometry, formats, capacity, budgets, policy.
 use crate::events::MOST_EVENTS;
-use crate::{Control, Error, Level, Policy, PrefixConfig, Protection, Spill};
+use crate::{Control, Error, Level, Policy, PrefixConfig, Protection, Spill, Watermarks};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -102,6 +102,10 @@ pub struct Config {
     /// [`crate::Cache::create_from`]). They live in the same pages and give way to sequences that need them. Of a layer with a window
     /// those are few: what live sequences do not take of `max_sequences` times sinks, window, slack and chunk.
     pub prefixes: Option<PrefixConfig>,
+    /// Room that cached prefixes leave at the end of every step, in tokens whose pages are free: where they are fewer than the low mark, units that nobody uses go
+    /// until they are as many as the high one, so that a step which needs pages seldom has to wait for that. `None`: they go when somebody needs
+    /// pages. Pages of windows and of single levels do not count.
+    pub prefix_watermarks: Option<Watermarks>,
     /// Events of cached prefixes that stay readable, the latest so many, at most 2^24; 0 keeps none, and nothing is done for them
     /// ([`crate::Cache::prefix_events`]).
     pub prefix_events: usize,
@@ -159,6 +163,7 @@ impl Config {
             threads: 1,
             chunk_tokens: 0,
             prefixes: None,
+            prefix_watermarks: None,
             prefix_events: 0,
             move_events: 0,
             swap_tokens: 0,
@@ -319,6 +324,16 @@ impl Config {
                 return wrong("prefix_events", format!("{n} events of prefixes, and none are cached"));
             }
             _ => {}
+        }
+        if let Some(Watermarks { low, high }) = self.prefix_watermarks {
+            if self.prefixes.is_none() {
+                return wrong("prefix_watermarks", "no prefixes are cached".to_owned());
+            }
+            if low > high || high > self.max_tokens {
+                let why =
+                    format!("{low} and {high} tokens; must be in order and at most max_tokens = {}", self.max_tokens);
+                return wrong("prefix_watermarks", why);
+            }
         }
         self.spill.as_ref().map_or(Ok(()), Spill::validated)?;
         self.policy.validated().map_err(|e| Error::Policy(e.to_string()))?;

@@ -88,7 +88,7 @@ pub use certkv_device::{CheckReport, HostMemory, Mode, SimOptions};
 pub use certkv_kernel::Arch as CpuArch;
 pub use certkv_page::prefix::{
     Admission, BlockKey, Cached, EventKind, EventsRead, Mark, NotYet, PrefixEvent, PrefixEvents, PrefixSecret,
-    PrefixStats, Prompt, Stop,
+    PrefixStats, Prompt, Stop, Watermarks,
 };
 pub use certkv_page::{Counts, Window};
 pub use certkv_tier::spill::records::RecordStats;

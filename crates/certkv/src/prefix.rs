@@ -303,6 +303,13 @@ pub(crate) fn not_cached() -> Error {
 }
 
 impl Cache {
+    /// Keeps the room of [`Config::prefix_watermarks`](crate::Config::prefix_watermarks). What the device refuses is told to who needs the room.
+    pub(crate) fn keep_room(&self) {
+        let marks = self.config.prefix_watermarks.zip(self.prefixes.as_ref());
+        let evicted = marks.and_then(|(marks, prefixes)| prefixes.index.evict_ahead(marks));
+        evicted.map(|evicted| drop(self.retire_evicted(evicted)));
+    }
+
     pub(crate) fn prefixes(&self) -> Result<&Prefixes, Error> {
         self.prefixes.as_ref().ok_or_else(not_cached)
     }

@@ -310,6 +310,7 @@ impl<'c> Step<'c> {
                 committed.dropped.retire(|| self.cache.stamp())?;
             }
         }
+        self.cache.keep_room();
         self.cache.tend();
         Ok(())
     }

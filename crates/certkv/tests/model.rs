@@ -11,7 +11,7 @@ mod common;
 
 use certkv::{
     BoundBudget, Cache, CheckReport, Chunk, Config, Control, Error, Eviction, Geometry, Level, Mode, Policy,
-    PrefixConfig, PrefixScope, PrefixSecret, Retention, SequenceId, Side, SimOptions, SmartKv, Window,
+    PrefixConfig, PrefixScope, PrefixSecret, Retention, SequenceId, Side, SimOptions, SmartKv, Watermarks, Window,
 };
 use certkv_core::fail;
 use certkv_core::hash::splitmix64;
@@ -122,6 +122,7 @@ impl World {
                 units: 1 + r.below(12),
                 eviction: if r.chance(0.5) { Eviction::Lru } else { Eviction::S3Fifo },
             }),
+            prefix_watermarks: (seed % 4 == 1).then_some(Watermarks { low: max_tokens / 8, high: max_tokens / 4 }),
             swap_tokens: r.below(2) * max_tokens,
             erase: seed.is_multiple_of(2),
             device,

@@ -3,7 +3,7 @@ mod common;
 
 use certkv::{
     Admission, Cache, Certificate, Chunk, Config, Error, Eviction, Geometry, Mode, Policy, PrefixConfig, PrefixScope,
-    PrefixSecret, Prompt, SequenceId, SimOptions, Stop,
+    PrefixSecret, Prompt, SequenceId, SimOptions, Stop, Watermarks,
 };
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
@@ -124,6 +124,39 @@ fn cached_blocks_give_way_to_sequences() {
     let refused = fill(&cache, other, &random_rows(&geometry(), 100, &mut r));
     assert!(matches!(refused, Err(Error::CapacityExhausted { .. })));
     assert_eq!((cache.len(other).unwrap(), cache.len(id).unwrap()), (0, 100));
+}
+
+/// With watermarks a step finds its pages without anybody having to go, until there is nothing left that could.
+#[test]
+fn room_is_kept_ahead_of_need() {
+    let marks = Some(Watermarks { low: 64, high: 96 });
+    let lives = |prefix_watermarks| {
+        let mut r = Rng::new(9);
+        let cache = Cache::new(Config { prefix_watermarks, ..config(geometry(), 256) }).unwrap();
+        let (small, _) = filled(&cache, 1, &mut r);
+        let found = (0..8u32).map(|round| {
+            let (id, _) = filled(&cache, 64, &mut r);
+            publish(&cache, id, &(0..64).map(|i| round * 1000 + i).collect::<Vec<_>>());
+            cache.release(id).unwrap();
+            fill(&cache, small, &random_rows(&geometry(), 1, &mut r)).unwrap();
+            cache.admit(None, 64).unwrap()
+        });
+        let found: Vec<Admission> = found.collect();
+        (found, cache.prefix_stats().unwrap())
+    };
+    let there = |found: &Admission| matches!(found, Admission::Fits | Admission::FitsSoon);
+    let (found, (units, stats)) = lives(marks);
+    assert!(found.iter().all(there), "{found:?}");
+    // No more goes than has to: up to the high mark.
+    assert!(units >= 4 && stats.evicted > 0, "{units} units, {stats:?}");
+    let (found, _) = lives(None);
+    assert!(!found.iter().all(there), "{found:?}");
+    for (low, high, prefixes) in [(97, 96, true), (64, 257, true), (64, 96, false)] {
+        let mut wrong = Config { prefix_watermarks: Some(Watermarks { low, high }), ..config(geometry(), 256) };
+        wrong.prefixes = wrong.prefixes.filter(|_| prefixes);
+        let refused = Cache::new(wrong).map(drop);
+        assert!(matches!(refused, Err(Error::Config { field: "prefix_watermarks", .. })), "{refused:?}");
+    }
 }
 
 /// Two prompts at once: the same tokens with another centre. The second keeps its own blocks and adds none that would not

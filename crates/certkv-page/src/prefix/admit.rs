@@ -1,4 +1,5 @@
 //! Whether a request would fit, and how much to evict before anybody has to wait.
+use super::evict::Evicted;
 use super::index::{GroupShape, PrefixIndex, State};
 use crate::inspect::Counts;
 use crate::pools::PageClass;
@@ -28,24 +29,39 @@ pub enum Admission {
     },
 }
 
-/// When to evict ahead of time, in pages of one class.
+/// When cached units are evicted ahead of time, so that who needs pages does not have to: in tokens whose pages are free, or soon will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Eviction starts below this many free or retiring pages.
+    /// Eviction starts where fewer are.
     pub low: usize,
-    /// It ends at this many.
+    /// It ends where as many are.
     pub high: usize,
 }
 
 impl Watermarks {
-    /// Pages to evict now: 0 unless `counts` are below the low mark.
-    pub const fn wanted(self, counts: Counts) -> usize {
+    /// Pages of blocks of `block` tokens to evict now: 0 unless `counts` are below the low mark.
+    pub const fn wanted(self, counts: Counts, block: usize) -> usize {
         let coming = counts.free + counts.retiring;
-        if coming < self.low { self.high.saturating_sub(coming) } else { 0 }
+        if coming < self.low.div_ceil(block) { self.high.div_ceil(block).saturating_sub(coming) } else { 0 }
     }
 }
 
 impl<T> PrefixIndex<T> {
+    /// Removes idle units, as [`evict`](Self::evict), where fewer tokens have free pages than the low mark says, until as many do as the high one says.
+    /// Pages of windows, and of single levels, do not count: they do not go with units. `None` where nothing is to do, which costs a
+    /// look at the counts of every class.
+    pub fn evict_ahead(&self, marks: Watermarks) -> Option<Evicted> {
+        let mut units = 0;
+        for group in &self.groups {
+            let whole = |class: &PageClass| !matches!(class, PageClass::Tail | PageClass::Swap) && !group.lacks(*class);
+            for class in group.pools.classes().filter(whole) {
+                let pages = marks.wanted(group.pools.of(class).counts(), group.block);
+                units = units.max(pages.div_ceil(self.unit() / group.block));
+            }
+        }
+        (units > 0).then(|| self.evict(units)).filter(|evicted| !evicted.is_empty())
+    }
+
     /// Whether `needs`, one per group as [`BlockTable::plan_append`](crate::BlockTable::plan_append) gives them, could be
     /// taken now. Nothing is reserved, so the answer is old when another thread allocates. Looks at every entry if free pages
     /// do not suffice.

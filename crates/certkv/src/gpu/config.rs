@@ -1,5 +1,5 @@
 //! What a cache on a GPU is made of.
-use crate::{Config, Control, Error, Level, Policy, PrefixConfig, Protection, Spill, default_format};
+use crate::{Config, Control, Error, Level, Policy, PrefixConfig, Protection, Spill, Watermarks, default_format};
 use certkv_control::Calibration;
 use certkv_control::scales::Scales;
 use certkv_control::spherical::Codebooks;
@@ -64,6 +64,8 @@ pub struct GpuConfig {
     /// Full blocks that outlive their sequences, for others to continue from. They live in the same pages and give way to sequences
     /// that need them.
     pub prefixes: Option<PrefixConfig>,
+    /// As [`Config::prefix_watermarks`].
+    pub prefix_watermarks: Option<Watermarks>,
     /// As [`Config::prefix_events`].
     pub prefix_events: usize,
     /// As [`Config::move_events`].
@@ -139,6 +141,7 @@ impl GpuConfig {
             plan_apart: false,
             certificate_ring: 0,
             prefixes: None,
+            prefix_watermarks: None,
             prefix_events: 0,
             move_events: 0,
             swap_tokens: 0,
@@ -286,6 +289,7 @@ impl GpuConfig {
         common.levels.clone_from(&self.levels);
         common.control = self.control;
         common.prefixes.clone_from(&self.prefixes);
+        common.prefix_watermarks = self.prefix_watermarks;
         (common.prefix_events, common.move_events) = (self.prefix_events, self.move_events);
         common
     }

@@ -102,6 +102,17 @@ impl GpuCache {
         Ok(gone)
     }
 
+    /// As [`Cache::keep_room`](crate::Cache::keep_room).
+    pub(super) fn keep_room(&mut self) {
+        let marks = self.config.prefix_watermarks.zip(self.prefixes.as_ref());
+        let evicted = marks.and_then(|(marks, prefixes)| prefixes.index.evict_ahead(marks));
+        if let Some(evicted) = evicted {
+            // What the driver refuses is told to who needs the room.
+            let _ = self.retire_evicted(evicted);
+            self.sweep();
+        }
+    }
+
     /// As [`Cache::evict_prefixes`](crate::Cache::evict_prefixes).
     ///
     /// # Errors

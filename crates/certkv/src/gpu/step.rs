@@ -547,6 +547,7 @@ impl<'c> GpuStep<'c> {
             }
         }
         cache.filled(mark);
+        cache.keep_room();
         cache.tend();
         Ok(())
     }

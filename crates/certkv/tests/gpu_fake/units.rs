@@ -10,6 +10,7 @@ use certkv::seal::digest;
 use certkv::store::{Get, Put, StoreError};
 use certkv::{
     Cache, Chunk, Config, Error, Geometry, Policy, PrefixScope, PrefixSecret, SaveError, SaveScope, SequenceId,
+    Watermarks,
 };
 use certkv_testkit::generate::Rng;
 
@@ -132,6 +133,33 @@ fn units_outlive_the_failure_of_any_call() {
     let (caught, executed, failed) = (caught.count(), all.executed, all.wrong.len());
     println!("GATE fake-driver-units executed={executed} failed={failed} controls={caught}/3 seed=0x7");
     assert!(failed == 0 && caught == 3 && executed > 200);
+}
+
+/// With watermarks a step leaves room, as on the host: what it finds free is what the mark says, until nothing is left to go.
+#[test]
+fn room_is_kept_ahead_of_need() {
+    let (fake, compiler, _turn) = alone();
+    let [kept, taken] = [Some(Watermarks { low: 3 * BLOCK, high: 5 * BLOCK }), None].map(|prefix_watermarks| {
+        fake.reset();
+        kernels::begin(FORMATS[0]);
+        let gpu = Gpu::open(0).expect("the fake");
+        let config = GpuConfig { prefix_watermarks, swap_tokens: 0, ..config(FORMATS[0]) };
+        let mut cache = published(&gpu, compiler, config);
+        // Three of eight blocks are cached units; a sequence takes three more, and one that begins.
+        let id = cache.create().expect("a sequence");
+        let rows = vec![0x3800; 3 * BLOCK * KV];
+        for tokens in [3 * BLOCK, 1] {
+            let mut step = cache.begin_with(&[Chunk { sequence: id, tokens }], Policy::Packed).expect("room");
+            (0..LAYERS)
+                .for_each(|layer| step.append_bits(layer, &rows[..tokens * KV], &rows[..tokens * KV]).expect("rows"));
+            step.finish().expect("a step");
+        }
+        let units = cache.prefix_stats().expect("prefixes are cached").0;
+        cache.release(id).expect("a release");
+        assert_eq!((emptied(&mut cache), fake.violations()), (units, 0));
+        units
+    });
+    assert_eq!((kept, taken), (UNITS - 3, UNITS));
 }
 
 /// Places in a unit that are looked at one by one, and some of all others.

@@ -246,9 +246,34 @@ fn admission_counts_what_could_be_had() {
     pools.reclaim(&mut |_| true);
     assert_eq!(index.admit(&need(5, 0)), Admission::Fits);
 
-    let marks = Watermarks { low: 2, high: 5 };
+    let marks = Watermarks { low: 16, high: 40 };
     let counts = |free, retiring| crate::Counts { free, retiring, ..Default::default() };
-    assert_eq!([counts(2, 0), counts(1, 1), counts(1, 0), counts(0, 0)].map(|c| marks.wanted(c)), [0, 0, 4, 5]);
+    assert_eq!([counts(2, 0), counts(1, 1), counts(1, 0), counts(0, 0)].map(|c| marks.wanted(c, 8)), [0, 0, 4, 5]);
+    assert_eq!([counts(6, 0), counts(5, 0)].map(|c| marks.wanted(c, 3)), [0, 9]);
+}
+
+/// Eviction ahead of need begins below the low mark, ends at the high one, and leaves what is in use.
+#[test]
+fn room_is_kept_between_the_marks() {
+    let (pools, chain) = (pools(8, 8, 2), chain(b"a"));
+    let index = index(&pools, 8);
+    let marks = |low, high| Watermarks { low, high };
+    let table = filled(&pools, 5 * BLOCK);
+    let tokens: Vec<u32> = (0..5 * BLOCK as u32).collect();
+    publish(&index, &chain, &tokens, &table);
+    // Three of eight pages are free; the sequence holds the others.
+    assert!(index.evict_ahead(marks(4 * BLOCK, 6 * BLOCK)).is_none());
+    table.release().retire(|| Stamp(1)).unwrap();
+    assert!(index.evict_ahead(marks(3 * BLOCK, 6 * BLOCK)).is_none());
+    let evicted = index.evict_ahead(marks(3 * BLOCK + 1, 6 * BLOCK)).unwrap();
+    assert_eq!(evicted.units, 3);
+    evicted.retire(|_| Stamp(9)).unwrap();
+    // What retires counts.
+    assert!(index.evict_ahead(marks(6 * BLOCK, 8 * BLOCK)).is_none());
+    let rest = index.evict_ahead(marks(6 * BLOCK + 1, 1000)).unwrap();
+    assert_eq!(rest.units, 2);
+    rest.retire(|_| Stamp(9)).unwrap();
+    assert!(index.evict_ahead(marks(1000, 1000)).is_none());
 }
 
 /// A unit of two blocks of which a cut sequence still uses the first: not idle, but its second page can be had.
