@@ -536,7 +536,7 @@ mod tests {
         let three = [certkv_window::default(); 3];
         let level = certkv_level { format: c"t8-v8g64-b16".as_ptr(), tokens: 128 };
         type Change<'a> = &'a dyn Fn(&mut certkv_config);
-        let changes: [(&str, Change<'_>); 38] = [
+        let changes: [(&str, Change<'_>); 40] = [
             ("config->layers = 0", &|c| c.layers = 0),
             ("config->q_heads = 3000", &|c| c.q_heads = 3000),
             ("config->kv_heads = 0", &|c| c.kv_heads = 0),

@@ -307,7 +307,9 @@ impl Cache {
     pub(crate) fn keep_room(&self) {
         let marks = self.config.prefix_watermarks.zip(self.prefixes.as_ref());
         let evicted = marks.and_then(|(marks, prefixes)| prefixes.index.evict_ahead(marks));
-        evicted.map(|evicted| drop(self.retire_evicted(evicted)));
+        if let Some(evicted) = evicted {
+            let _ = self.retire_evicted(evicted);
+        }
     }
 
     pub(crate) fn prefixes(&self) -> Result<&Prefixes, Error> {
