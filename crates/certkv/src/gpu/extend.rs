@@ -10,7 +10,7 @@ use super::extended::Extended;
 use super::policy::{Limit, Rule};
 use super::results;
 use super::step::Part;
-use crate::Error;
+use crate::{Error, Status};
 use certkv_core::{PageId, try_collect};
 use certkv_kernel::cuda::args::{self, Element};
 use certkv_kernel::cuda::extend::ExtendChunk;
@@ -115,7 +115,7 @@ pub(super) fn attend(
             return Ok(false);
         }
         if let Io::Host(_, out) = &mut io {
-            cache.ring.fetch(&core.queue, buffer, of.outputs.start, &mut out[own])?;
+            buffer.read(core.queue.stream(), of.outputs.start, &mut out[own])?;
         }
     }
     Ok(true)
@@ -136,12 +136,12 @@ fn run(
         Rule::Dense | Rule::Packed => Limit { relative: 0.0, absolute: 0.0, each: false },
     };
     let launched = launch(cache, layer, piece, new, (limit, coded), tensors);
-    let GpuCache { core, ring, .. } = cache;
+    let core = &cache.core;
     // Pages that are on their way to a launch which never came may be written next.
     launched.inspect_err(|_| drop(core.await_brought()))?;
     core.finish()?;
-    ring.fetch(&core.queue, core.chunk_buffer()?, core.sizes.chunks.certificates.start, words)?;
-    Ok(results::certificates(words).all(|c| results::holds(rule, &c)))
+    core.chunk_buffer()?.read(core.queue.stream(), core.sizes.chunks.certificates.start, words)?;
+    Ok(results::certificates(words).all(|c| results::of_chunk(rule, &c).status != Status::Failed))
 }
 
 /// Enqueues the launches of a piece, and originals that come to one half of staging while one reads the other.

@@ -72,38 +72,4 @@ impl Ring {
         }
         Ok(())
     }
-
-    /// Copies numbers from the device by way of the ring, and waits for them. While a part is on its way the host copies the one before it out: memory of the
-    /// caller's is copied to by the driver a fifth as fast.
-    ///
-    /// # Errors
-    /// The driver's: of `into` any part may be written.
-    pub(super) fn fetch<T: Pod>(
-        &mut self,
-        queue: &Queue,
-        from: &DeviceBuffer,
-        mut offset: usize,
-        into: &mut [T],
-    ) -> Result<(), Error> {
-        let mut under_way: Option<(Event, usize, &mut [T])> = None;
-        let most = (self.slot_bytes / size_of::<T>()).max(1);
-        for part in into.chunks_mut(most).map(Some).chain([None]) {
-            let next = match part {
-                None => None,
-                Some(part) => {
-                    let bytes = size_of_val(part);
-                    let at = self.take(queue, bytes)?;
-                    queue.download(from, offset, &self.area, at, bytes)?;
-                    offset += bytes;
-                    Some((queue.mark()?, at, part))
-                }
-            };
-            // A slot comes round behind three others.
-            if let Some((mark, at, part)) = core::mem::replace(&mut under_way, next) {
-                mark.synchronize()?;
-                self.area.read(at, part)?;
-            }
-        }
-        Ok(())
-    }
 }
