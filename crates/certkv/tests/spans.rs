@@ -1,92 +1,15 @@
 //! The spans that docs/metrics.md names open and close around their moves, with their fields, and no other does.
 mod common;
+mod listener;
 
 use certkv::{
-    Cache, Certified, Config, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope, Spill,
-    store::MemoryStore,
+    Cache, Certified, Config, Eviction, Geometry, Policy, PrefixConfig, PrefixScope, PrefixSecret, SaveScope, Scrub,
+    Spill, store::MemoryStore,
 };
 use certkv_testkit::generate::Rng;
 use common::{fill, random_queries, random_rows, step};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
-
-#[derive(Debug, Default, Clone)]
-struct Seen {
-    name: &'static str,
-    values: BTreeMap<&'static str, u64>,
-    entered: usize,
-    left: usize,
-    closed: bool,
-}
-
-impl Visit for Seen {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.values.insert(field.name(), value);
-    }
-    fn record_debug(&mut self, field: &Field, _: &dyn std::fmt::Debug) {
-        panic!("{field} is not a number");
-    }
-}
-
-/// Keeps every span.
-#[derive(Debug, Default, Clone)]
-struct Listener(Arc<Mutex<Vec<Seen>>>);
-
-impl Listener {
-    fn with(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
-        change(&mut self.0.lock().unwrap()[id.into_u64() as usize - 1]);
-    }
-
-    fn spans(&self, name: &str) -> Vec<Seen> {
-        self.0.lock().unwrap().iter().filter(|seen| seen.name == name).cloned().collect()
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "certkv"
-    }
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        assert_eq!(span.metadata().level(), &Level::DEBUG);
-        let mut seen = Seen { name: span.metadata().name(), ..Seen::default() };
-        span.record(&mut seen);
-        let mut all = self.0.lock().unwrap();
-        all.push(seen);
-        Id::from_u64(all.len() as u64)
-    }
-    fn record(&self, span: &Id, values: &Record<'_>) {
-        self.with(span, |seen| values.record(seen));
-    }
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        panic!("nothing but spans: {event:?}");
-    }
-    fn enter(&self, span: &Id) {
-        self.with(span, |seen| seen.entered += 1);
-    }
-    fn exit(&self, span: &Id) {
-        self.with(span, |seen| seen.left += 1);
-    }
-    fn try_close(&self, span: Id) -> bool {
-        self.with(&span, |seen| seen.closed = true);
-        true
-    }
-}
-
-/// The table of docs/metrics.md: name, and its fields.
-fn documented() -> BTreeMap<String, BTreeSet<String>> {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md")).unwrap();
-    let spans = text.lines().skip_while(|line| !line.starts_with("| span")).skip(2).take_while(|l| l.starts_with('|'));
-    let row = |row: &str| {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let fields = cells[2].split('(').next().unwrap().split(',').map(|field| field.trim().to_owned()).collect();
-        (cells[0].trim_matches('`').to_owned(), fields)
-    };
-    spans.map(row).collect()
-}
+use listener::{Listener, documented};
+use std::sync::Arc;
 
 fn work(listener: &Listener) {
     let geometry = Geometry::new(2, 4, 2, 64).unwrap();
@@ -129,6 +52,8 @@ fn work(listener: &Listener) {
     for (name, moved) in [("swap out", cache.swap_out(back).unwrap()), ("swap in", cache.swap_in(back).unwrap())] {
         assert_eq!(listener.spans(name)[0].values, [("bytes", moved)].into());
     }
+    let looked = cache.scrub(Scrub { pages: 3, originals: false }).unwrap();
+    assert_eq!(listener.spans("scrub")[0].values["pages"], looked.pages as u64);
     for id in [id, again, fork, back] {
         cache.release(id).unwrap();
     }
@@ -177,13 +102,5 @@ fn spans_open_and_close_around_moves() {
         spill(&listener);
         recode(&listener);
     });
-    let all = listener.0.lock().unwrap().clone();
-    let wrong = |seen: &Seen| (seen.entered, seen.left, seen.closed) != (1, 1, true);
-    assert!(!all.is_empty() && !all.iter().any(wrong), "{:?}", all.iter().find(|seen| wrong(seen)));
-    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for seen in &all {
-        let fields = seen.values.keys().map(|field| (*field).to_owned()).collect();
-        names.entry(seen.name.to_owned()).or_insert(fields);
-    }
-    assert_eq!(documented(), names);
+    assert_eq!(documented(0), listener.names());
 }

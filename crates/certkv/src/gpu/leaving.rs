@@ -13,7 +13,7 @@ use super::core::Core;
 use super::step::Part;
 use crate::counters::Kind;
 use crate::{Error, SequenceId};
-use certkv_core::planted;
+use certkv_core::{planted, span};
 use certkv_device::cuda::{CopyBatch, DeviceBuffer, Event as Mark};
 use certkv_kernel::cuda::queue::{Download, Span};
 use certkv_kernel::cuda::rehome::{self, Move};
@@ -181,6 +181,7 @@ impl GpuCache {
             return Ok(());
         }
         leaving.begun = trip;
+        let span = span!("store", blocks = (leaving.away.len() - before), bytes = _);
         let sent = (|| {
             let turn = core.outward.turn(&core.queue)?;
             let blocks = leaving.away.range(before..);
@@ -191,7 +192,9 @@ impl GpuCache {
             });
             turn.download_all(&mut leaving.copies, copies)?;
             leaving.marks.push_back((turn.end()?, trip));
-            Ok((leaving.copies.len() * s.original_bytes) as u64)
+            let bytes = (leaving.copies.len() * s.original_bytes) as u64;
+            span.record("bytes", bytes);
+            Ok(bytes)
         })();
         if sent.is_err() {
             leaving.away.truncate(before);

@@ -3,7 +3,7 @@ use super::cache::{GpuCache, coded};
 use super::core::Core;
 use crate::prefix::{CachedPrefix, Coding, PrefixScope, Prefixes, PublishedPrefix, not_cached};
 use crate::{Chunk, Error};
-use certkv_core::SequenceId;
+use certkv_core::{SequenceId, span};
 use certkv_page::prefix::{Admission, Evicted, PrefixStats, Prompt};
 use certkv_page::{BlockTable, Need, PageClass, PageError, TableError};
 use std::sync::Arc;
@@ -19,7 +19,9 @@ impl GpuCache {
     /// As [`GpuCache::create`]; [`Error::Config`] where prefixes are not cached. Nothing changed.
     pub fn create_from(&mut self, scope: &PrefixScope<'_>, prompt: Prompt<'_>) -> Result<(SequenceId, usize), Error> {
         let prefixes = self.prefixes()?;
+        let span = span!("continue", asked = (prompt.tokens.len()), found = _);
         let hit = prefixes.index.longest(&prefixes.chain(scope), prompt).map_err(Error::from_table)?;
+        span.record("found", hit.tokens as u64);
         let id = self.insert(hit.tables)?;
         let row = id.slot as usize;
         self.mirror_table(row);
@@ -62,6 +64,7 @@ impl GpuCache {
         prompt: Prompt<'_>,
     ) -> Result<PublishedPrefix, Error> {
         let unit = self.prefixes()?.index.unit();
+        let span = span!("publish", asked = (prompt.tokens.len()), added = _);
         let table = &self.entry(id)?;
         if table.is_out() {
             return Err(Error::SwappedOut);
@@ -76,6 +79,7 @@ impl GpuCache {
         let coding = Coding { uncoded: &|_| Arc::new([]), group_of: &|layer| self.core.sizes.group_of(layer) };
         let published = prefixes.publish_tables(scope, prompt, tables, &centres, &self.ledger, &coding);
         let summary = PublishedPrefix::of(&published, unit);
+        span.record("added", summary.added as u64);
         self.retire_evicted(published.evicted)?;
         Ok(summary)
     }
@@ -92,11 +96,12 @@ impl GpuCache {
 
     /// Units, and blocks of windows that went without theirs. What is remembered of their pages goes with the next step; the stream that reads them is the one that writes them anew.
     pub(super) fn retire_evicted(&mut self, evicted: Evicted) -> Result<usize, Error> {
+        let gone = evicted.units + evicted.blocks;
+        let _span = (gone > 0).then(|| span!("evict", units = (evicted.units)));
         let Self { core, forgotten, .. } = &mut *self;
         for (forgotten, dropped) in forgotten.iter_mut().zip(evicted.groups()) {
             forgotten.note_all(coded(&core.sizes, dropped));
         }
-        let gone = evicted.units + evicted.blocks;
         evicted.retire(|group| self.stamp(group))?;
         self.let_free();
         Ok(gone)

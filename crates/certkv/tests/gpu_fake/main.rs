@@ -20,6 +20,8 @@ mod levels_chunks;
 mod levels_faults;
 mod levels_refused;
 mod life;
+#[path = "../listener/mod.rs"]
+mod listener;
 mod memory;
 mod model;
 mod plan;
@@ -30,6 +32,7 @@ mod refusing;
 mod scored;
 mod scrubbed;
 mod shelf;
+mod spans;
 mod spill;
 mod states;
 mod swap;
