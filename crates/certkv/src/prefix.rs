@@ -193,7 +193,7 @@ impl Prefixes {
             Eviction::S3Fifo => Box::new(S3Fifo::create(*units)?),
         };
         let g = geometry;
-        let mut layout = format!("page 1, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
+        let mut layout = format!("page 2, {} x {} heads of {} {:?}", g.layers, g.kv_heads, g.head_dim, g.store);
         for group in formats {
             // Writing to a string does not fail.
             let _ = write!(layout, ", {}", group.words());

@@ -9,7 +9,7 @@ use crate::append::encode;
 use crate::cache::Cache;
 use crate::group::{Group, SEAL_BYTES};
 use crate::levels::encoder_of;
-use crate::seal::{Seal, SealError, digest};
+use crate::seal::{Seal, SealError};
 use crate::sequence::SequenceState;
 use crate::spill::{Ask, Turn};
 use crate::work::Workspace;
@@ -266,7 +266,7 @@ impl Cache {
         let is_it = {
             let held = arena.read_tagged(slot, &self.main, Group::tag(page))?;
             let held = &held.bytes()[..size];
-            Seal::sealed_digest(held) == Some(digest(&coded[SEAL_BYTES..])) || held[SEAL_BYTES..] == coded[SEAL_BYTES..]
+            Seal::sealed_digest(held) == Seal::sealed_digest(&coded) || held[SEAL_BYTES..] == coded[SEAL_BYTES..]
         };
         if is_it && mend {
             arena.write_tagged(slot, &self.main, Group::tag(page))?.bytes_mut()[..size].copy_from_slice(&coded);

@@ -29,7 +29,7 @@ pub struct Seal {
     pub record_bytes: u32,
     /// Hash of the format's text, and of the calibration that codes depend on, if they do.
     pub format: u64,
-    /// Digest of everything behind the seal; 0 until written.
+    /// Digest of everything behind the seal and of what the seal says; 0 until written.
     pub digest: u64,
 }
 
@@ -73,6 +73,15 @@ pub fn digest(bytes: &[u8]) -> u64 {
     }
     let rest = chunks.remainder().iter().fold(bytes.len() as u64, |h, b| splitmix64(h ^ u64::from(*b)));
     lanes.iter().fold(rest, |h, lane| splitmix64(h ^ lane))
+}
+
+/// Where a seal has its digest.
+const DIGEST: core::ops::Range<usize> = 48..56;
+
+/// Digest of a page: of what is behind its seal, and of what the seal says but for the digest itself. Without the latter a digest and records would go with any seal, so
+/// that a write torn between them, or the tail of another page, would be that page.
+fn digest_of(head: &[u8], records: &[u8]) -> u64 {
+    splitmix64(digest(records) ^ hash64(&[digest(&head[..DIGEST.start]), digest(&head[DIGEST.end..])]))
 }
 
 /// Number of a format: the digest of its text.
@@ -119,10 +128,9 @@ impl Seal {
         self
     }
 
-    /// Seals `page`: writes the seal in front, with the digest of what is behind it.
-    pub(crate) fn write(mut self, page: &mut [u8]) {
+    /// Seals `page`: writes the seal in front, with a digest of it and of what is behind it.
+    pub(crate) fn write(self, page: &mut [u8]) {
         let Some((head, records)) = page.split_at_mut_checked(SEAL_BYTES) else { return };
-        self.digest = digest(records);
         let Self { layer, block, head: first, page, tokens, dim, record_bytes, .. } = self;
         let numbers = [layer, block, page.index, page.generation, tokens, dim, record_bytes, first];
         head.fill(0);
@@ -131,8 +139,9 @@ impl Seal {
             slot.copy_from_slice(&x.to_le_bytes());
         }
         head[40..48].copy_from_slice(&self.format.to_le_bytes());
-        head[48..56].copy_from_slice(&self.digest.to_le_bytes());
-        head[56..60].copy_from_slice(&self.writer.to_le_bytes());
+        head[DIGEST.end..60].copy_from_slice(&self.writer.to_le_bytes());
+        let digest = digest_of(head, records);
+        head[DIGEST].copy_from_slice(&digest.to_le_bytes());
     }
 
     /// Whether `page` begins with a page that is sealed as this one, whatever its digest here.
@@ -148,7 +157,7 @@ impl Seal {
     /// The digest that a page says it has, whether it has it or not; `None` of one that says nothing.
     pub(crate) fn sealed_digest(page: &[u8]) -> Option<u64> {
         let (head, _) = page.split_at_checked(SEAL_BYTES)?;
-        (head[..8] == MAGIC).then(|| head[48..56].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)))
+        (head[..8] == MAGIC).then(|| head[DIGEST].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)))
     }
 
     /// Reads the seal of `page` and checks its digest.
@@ -163,7 +172,7 @@ impl Seal {
         }
         let word = |i: usize| head[i..i + 4].iter().rev().fold(0u32, |w, b| w << 8 | u32::from(*b));
         let long = |i: usize| u64::from(word(i + 4)) << 32 | u64::from(word(i));
-        let (sealed, found) = (long(48), digest(records));
+        let (sealed, found) = (long(DIGEST.start), digest_of(head, records));
         if sealed != found && !planted!(B23) {
             return Err(SealError::Digest { sealed, found });
         }
@@ -196,7 +205,7 @@ mod tests {
         Seal::new(&layout, 3, 7, PageId { index: 5, generation: 9 }).write(&mut page);
         let seal = Seal::read(&page).unwrap();
         assert_eq!((seal.layer, seal.block, seal.page.index, seal.format), (3, 7, 5, format_id(&layout)));
-        for at in (SEAL_BYTES..page.len()).step_by(7) {
+        for at in (0..SEAL_BYTES).chain((SEAL_BYTES..page.len()).step_by(7)) {
             page[at] ^= 1 << (at % 8);
             assert!(Seal::read(&page).is_err(), "a flip at {at} went unseen");
             page[at] ^= 1 << (at % 8);

@@ -216,8 +216,8 @@ fn a_file_of_something_else_is_refused_with_the_reason() {
     assert_eq!(refusal(&cache, &SCOPE, b"CERTKV"), SaveError::NotASequence);
     assert_eq!(refusal(&cache, &SCOPE, b"something else altogether"), SaveError::NotASequence);
     let mut newer = bytes.clone();
-    newer[8] = 3;
-    assert_eq!(refusal(&cache, &SCOPE, &newer), SaveError::Version { found: 3, known: 2 });
+    newer[8] = 4;
+    assert_eq!(refusal(&cache, &SCOPE, &newer), SaveError::Version { found: 4, known: 3 });
     let text = String::from_utf8_lossy(&bytes[24..300]);
     assert!(text.starts_with("layers 3\nquery-heads 4\n"), "whoever opens it can read what it is: {text}");
 }
@@ -503,7 +503,7 @@ fn sections(file: &[u8]) -> Vec<(u32, Vec<u8>)> {
 
 /// A file of these sections, with digests that are right.
 fn forged(sections: &[(u32, Vec<u8>)]) -> Vec<u8> {
-    let mut file = [&b"CERTKVS\n"[..], &2u32.to_le_bytes()].concat();
+    let mut file = [&b"CERTKVS\n"[..], &3u32.to_le_bytes()].concat();
     for (tag, contents) in sections {
         file.extend_from_slice(&tag.to_le_bytes());
         file.extend_from_slice(&(contents.len() as u64).to_le_bytes());

@@ -6,7 +6,7 @@ use super::error::SaveError;
 use std::io::{self, ErrorKind, Read, Write};
 
 const MAGIC: [u8; 8] = *b"CERTKVS\n";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// What is read at once: a length that is not true costs no more memory than there are bytes.
 const STEP: usize = 1 << 20;
 
