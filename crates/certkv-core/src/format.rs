@@ -337,6 +337,11 @@ impl Format {
     pub const DENSE_F16: Format =
         Format { key: KeyFormat::F16, value: ValueFormat::F16, block: 32, refine: Refine::NONE };
 
+    /// True if a side has TurboQuant vectors.
+    pub const fn is_rotated(self) -> bool {
+        self.key.is_rotated() || matches!(self.value, ValueFormat::Turbo { .. })
+    }
+
     /// Checks the format against a head size and the type of the originals.
     ///
     /// # Errors

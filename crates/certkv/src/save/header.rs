@@ -90,12 +90,17 @@ pub(crate) fn of(
         line("order", order.name().to_owned());
     }
     line("groups", groups.len().to_string());
+    let mut rotated = levels.iter().any(|level| level.format.is_rotated());
     for group in groups {
+        rotated |= group.format.is_rotated();
         let seen = |w: Window| format!(", the last {} tokens and {} sinks", w.tokens, w.sinks);
         line("group", group.words() + &group.window.map_or(String::new(), seen));
     }
     if !levels.is_empty() {
         line("levels", in_words(levels));
+    }
+    if rotated {
+        line("rotation", format!("hadamard {:016x}", certkv_codec::rotation::SEED));
     }
     if let Some(name) = calibration {
         line("calibration", name.to_owned());
