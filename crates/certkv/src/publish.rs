@@ -80,6 +80,9 @@ impl To {
             self.counter("certkv_fills", &[side, ("result", result)], n);
         }
         self.counter("certkv_fill_bytes", &[side], scratch.filled_bytes);
+        let hit =
+            ["certkv_scratch_age_at_hit_bucket", "certkv_scratch_age_at_hit_sum", "certkv_scratch_age_at_hit_count"];
+        self.histogram(hit, &[side], &stats.age_at_hit);
         let names = [
             "certkv_scratch_age_at_eviction_bucket",
             "certkv_scratch_age_at_eviction_sum",

@@ -59,13 +59,16 @@ pub struct ScratchStats {
     pub failed: u64,
     /// Sides dropped because their page was retired.
     pub invalidated: u64,
-    /// Over evictions, the batches since the side was last asked for.
+    /// Over hits, the batches since the side was last asked for or read.
+    pub age_at_hit: Histogram,
+    /// The same over evictions.
     pub age_at_eviction: Histogram,
 }
 
 impl Add for ScratchStats {
     type Output = Self;
     fn add(mut self, other: Self) -> Self {
+        self.age_at_hit += &other.age_at_hit;
         self.age_at_eviction += &other.age_at_eviction;
         Self {
             hits: self.hits + other.hits,
@@ -76,6 +79,7 @@ impl Add for ScratchStats {
             refused: self.refused + other.refused,
             failed: self.failed + other.failed,
             invalidated: self.invalidated + other.invalidated,
+            age_at_hit: self.age_at_hit,
             age_at_eviction: self.age_at_eviction,
         }
     }

@@ -174,10 +174,11 @@ impl Slots {
             return None;
         };
         let entry = &mut self.slots[slot as usize];
+        self.stats.hits += 1;
+        self.stats.age_at_hit.record(self.batch - entry.batch);
         entry.referenced = true;
         entry.batch = self.batch;
         entry.readers |= 1 << reader;
-        self.stats.hits += 1;
         Some((slot, entry.tag))
     }
 

@@ -17,7 +17,9 @@ fn fills_are_found_and_counted() {
     let ops = world.device.report().ops;
     let _fence = world.prefetch(&keys).unwrap();
     assert_eq!(world.device.report().ops, ops + 1);
-    let stats = ScratchStats { hits: 8, misses: 2, filled: 8, ..ScratchStats::default() };
+    let mut stats = ScratchStats { hits: 8, misses: 2, filled: 8, ..ScratchStats::default() };
+    // In the batch that asked for them.
+    (0..8).for_each(|_| stats.age_at_hit.record(0));
     assert_eq!(world.scratch.stats(), stats);
 }
 
@@ -45,6 +47,8 @@ fn second_chance_spares_what_was_used_and_pins_hold() {
     let stats = world.scratch.stats();
     assert_eq!((stats.evictions, stats.refused, stats.age_at_eviction.count()), (3, 2, 3));
     assert!(stats.age_at_eviction.sum >= 3, "what goes was not in the batch that evicts it: {stats:?}");
+    // The first look-up was a batch behind what had asked for the side; of the three held later two were asked for in batches before the last.
+    assert_eq!((stats.age_at_hit.count(), stats.age_at_hit.sum), (stats.hits, 1 + 1 + 1), "{stats:?}");
 }
 
 #[test]
