@@ -3,11 +3,12 @@ mod common;
 
 use certkv::{
     Cache, Certificate, Certified, Chunk, Config, Dtype, Error, Geometry, GeometryError, Policy, Seed000, SequenceId,
-    Side, Status, Step,
+    Side, Spill, Status, Step, store::MemoryStore,
 };
 use certkv_core::Class;
 use certkv_testkit::generate::Rng;
 use common::{Answer, Model, fill, original_faults, random_queries, random_rows, step};
+use std::sync::Arc;
 
 fn geometry() -> Geometry {
     Geometry::new(2, 4, 2, 64).unwrap()
@@ -104,6 +105,32 @@ fn policies_are_refused_by_parameter() {
     let policy = Policy::Seed000(Seed000 { tau_cov: 1.5, ..Seed000::default() });
     assert!(matches!(Cache::new(Config { policy, ..config() }), Err(Error::Policy(why)) if why.contains("tau_cov")));
     assert_eq!(original_faults(&cache, sequence, &rows), 0);
+}
+
+/// Without a byte in the store nothing leaves: a sequence has what host memory has room for, whole, and says when that is used up.
+#[test]
+fn a_store_without_a_byte_takes_nothing() {
+    let geometry = Geometry::new(4, 2, 1, 64).unwrap();
+    let spill = Spill { disk_budget: 0, ..Spill::new(Arc::new(MemoryStore::new(u64::MAX)), 64) };
+    let config = Config { spill: Some(spill), max_sequences: 1, ..Config::new(geometry, 512) };
+    let cache = Cache::new(config.with_format("k8-v4g32-b32".parse().unwrap())).unwrap();
+    let (mut r, id) = (Rng::new(3), cache.create().unwrap());
+    let mut whole = Model::new(&geometry);
+    let refused = loop {
+        let rows = random_rows(&geometry, 10, &mut r);
+        match fill(&cache, id, &rows) {
+            Ok(()) => whole.append(&rows),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::CapacityExhausted { class: "host", .. }), "{refused:?}");
+    let len = whole.len(&geometry);
+    assert!((64..512).contains(&len) && cache.len(id).unwrap() == len, "{len}");
+    assert_eq!(original_faults(&cache, id, &whole), 0);
+    assert_eq!(cache.snapshot().spills.map_or(0, |moves| moves.done.count()), 0);
+    cache.release(id).unwrap();
+    let again = cache.create().unwrap();
+    fill(&cache, again, &random_rows(&geometry, 40, &mut r)).unwrap();
 }
 
 #[test]

@@ -62,9 +62,12 @@ fn what_is_planned_is_what_the_driver_gives() {
         drop(cache);
         let tight = GpuConfig { device_budget: plan.device.bytes, host_budget: plan.host.bytes, ..config };
         assert!(GpuCache::new(&gpu, compiler, tight.clone()).is_ok());
-        let short = GpuConfig { device_budget: tight.device_budget - 1, ..tight };
+        let short = GpuConfig { device_budget: tight.device_budget - 1, ..tight.clone() };
         assert_eq!(short.plan(machine).expect("a plan").device.lacks(), 1);
-        assert!(matches!(GpuCache::new(&gpu, compiler, short), Err(certkv::Error::Budget(_))));
+        let nothing = [GpuConfig { device_budget: 0, ..tight.clone() }, GpuConfig { host_budget: 0, ..tight }];
+        for short in [short].into_iter().chain(nothing) {
+            assert!(matches!(GpuCache::new(&gpu, compiler, short), Err(certkv::Error::Budget(_))));
+        }
     }
     println!("GATE plan-gpu executed={executed} failed={failed} controls={caught}/{planted} seed=0x0");
     assert!(executed == 9 && failed == 0 && caught == planted);
