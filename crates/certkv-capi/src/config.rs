@@ -150,7 +150,7 @@ pub struct certkv_config {
     /// memory, are drafts: attended at once for all sequences, every token under the policy as a step; where all layers are so, a step of drafts and single tokens
     /// alone waits for nothing and can be recorded. Longer ones, a prompt's of any length, are attended there, too, so many tokens at a time: what was stored before them is read
     /// from codes, under CERTKV_POLICY_CERTIFIED where that is within tolerance, else from originals, as all is under CERTKV_POLICY_DENSE. That takes device
-    /// memory, some 40 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
+    /// memory, some 44 KB a token of 32 query heads and 8 key/value heads of 128 channels, and for drafts as much for each of up to eight tokens of every
     /// sequence, with 96 bytes a query head in every layer. Beside `levels` there are no drafts on a GPU: from two tokens on chunks are longer ones.
     pub chunk_tokens: u64,
     /// What formats with calibrated keys (such as ctq4, gtq3 or s1) code them by; NULL where no format needs one, or where `calibrations` has it. One of directions

@@ -89,7 +89,7 @@ pub struct GpuConfig {
     /// within tolerance for every token and head of the layer that are attended at once, else from originals, too. Under [`Policy::Dense`] all is. Originals come over the host's link. The CPU
     /// attends what halves do not hold (keys and values of bf16 beyond 65504).
     ///
-    /// It takes device memory: for the originals, queries, outputs and certificates of as many tokens some 40 KB each of a model of 32 query heads and 8 KV heads of 128
+    /// It takes device memory: for the originals, queries, outputs and certificates of as many tokens some 44 KB each of a model of 32 query heads and 8 KV heads of 128
     /// channels; for drafts as much for up to eight tokens of every sequence, with 96 bytes a query head of each in every layer, and 4 bytes for each block of
     /// `max_context`; and entries of the ring of certificates for as many.
     pub chunk_tokens: usize,

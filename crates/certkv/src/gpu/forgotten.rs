@@ -18,10 +18,10 @@ impl Forgotten {
         Self::of(pages + sizes.rows * (1 + blocks))
     }
 
-    /// For so many that differ.
+    /// For so many that differ, and as many that do not, so that putting them in order is seldom.
     fn of(entries: usize) -> Result<Self, OutOfMemory> {
         let mut list = Vec::new();
-        reserve_total(&mut list, entries + 1)?;
+        reserve_total(&mut list, 2 * entries + 1)?;
         Ok(Self(list))
     }
 
