@@ -71,6 +71,8 @@ struct World {
     /// Bytes that the cache reserved when it was made, and what it may reserve later, in tables, for cached prefixes.
     reserved: [usize; 4],
     later: usize,
+    /// Times that room can have to be made in an operation, by sequence and KV group.
+    rooms: usize,
     geometry: Geometry,
     /// Block sizes of its KV groups.
     blocks: Vec<usize>,
@@ -88,6 +90,13 @@ struct World {
     library: Vec<(usize, Model)>,
     r: Rng,
     tally: Tally,
+}
+
+/// Of a cache that is empty: every time but the last a unit goes.
+fn rooms(cache: &Cache) -> usize {
+    const SEQUENCES: usize = 5;
+    let snapshot = cache.snapshot();
+    (1 + snapshot.prefixes.map_or(0, |prefixes| prefixes.most)) * SEQUENCES * snapshot.pages.len()
 }
 
 impl World {
@@ -135,6 +144,7 @@ impl World {
         World {
             reserved: cache.reserved().0,
             later,
+            rooms: rooms(&cache),
             cache,
             geometry,
             blocks,
@@ -195,6 +205,7 @@ impl World {
         World {
             reserved: cache.reserved().0,
             later,
+            rooms: rooms(&cache),
             cache,
             geometry,
             blocks: vec![block; 4],
@@ -705,12 +716,13 @@ impl World {
         }
     }
 
-    /// Most allocations, copies, events, waits and the like of an operation: so many for every block that the cache can hold, and a few of each sequence and call, in every layer.
-    /// Whatever an operation does again, because room has to be made or a page is not free yet, is among them.
+    /// Most allocations, copies, events, waits and the like of an operation: so many for every block that the cache can hold, and a few of each sequence and call, in every layer;
+    /// and so many for each time that room has to be made.
     fn most_steps(&self) -> u64 {
         const OF_A_BLOCK: usize = 12;
+        const OF_A_ROOM: usize = 8;
         let blocks = self.max_tokens / self.blocks.iter().min().copied().unwrap_or(16);
-        (OF_A_BLOCK * self.geometry.layers * (blocks + 12)) as u64
+        (OF_A_BLOCK * self.geometry.layers * (blocks + 12) + OF_A_ROOM * self.rooms) as u64
     }
 
     fn run(mut self, operations: u64) -> (Tally, CheckReport) {
@@ -739,9 +751,10 @@ impl World {
                 _ => self.step(),
             }
             self.tally.injected += u64::from(fail::fired().is_some());
-            let (steps, most) = (fail::hits(), self.most_steps());
+            let (steps, most, counts) = (fail::hits(), self.most_steps(), fail::counts());
             fail::arm(None);
-            self.expect(steps <= most, &format!("{steps} steps, more than {most}, in operation {operation}"));
+            let what = || format!("{steps} steps, more than {most}, in operation {operation}: {counts:?}");
+            self.expect(steps <= most, &what());
             self.tally.most_steps = self.tally.most_steps.max(steps);
             self.check();
         }
