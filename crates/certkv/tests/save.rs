@@ -222,23 +222,6 @@ fn a_file_of_something_else_is_refused_with_the_reason() {
     assert!(text.starts_with("layers 3\nquery-heads 4\n"), "whoever opens it can read what it is: {text}");
 }
 
-/// Where codes are of rotated rows the header says of which rotation, and only there.
-#[test]
-fn a_file_says_what_its_codes_were_rotated_by() {
-    let header = |formats: &[&str]| {
-        let formats = formats.iter().map(|format| format.parse().unwrap()).collect();
-        let cache = Cache::new(Config { formats, ..config(200) }).unwrap();
-        let id = cache.create().unwrap();
-        String::from_utf8_lossy(&sections(&saved(&cache, id))[0].1).into_owned()
-    };
-    let line = format!("\nrotation hadamard {:016x}\n", certkv_codec::rotation::SEED);
-    assert!(!header(&["k8-v4g32-b16"]).contains("rotation"));
-    for formats in [&["tq4-v4g32-b16"][..], &["k8-tq3-b16"], &["k8-v4g32-b16", "tq4-tq4-b32", "k8-v4g32-b16"]] {
-        let text = header(formats);
-        assert!(text.contains(&line), "{text}");
-    }
-}
-
 /// Of levels the header says the formats, and the reason names them. What has none says nothing of them.
 #[test]
 fn a_file_with_other_levels_is_refused() {

@@ -150,3 +150,28 @@ impl Header {
         Err(malformed("no number of tokens"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where codes are of rotated rows the header says of which rotation, and only there.
+    #[test]
+    fn a_header_says_what_codes_were_rotated_by() {
+        let geometry = Geometry::new(2, 4, 2, 64).unwrap();
+        let line = format!("\nrotation hadamard {:016x}\n", certkv_codec::rotation::SEED);
+        let text = |formats: [&str; 2], levels: &[Level]| {
+            let groups = formats.map(|format| GroupKind::of_layer(format.parse().unwrap(), None));
+            of(&geometry, Order::Rows, groups.into_iter(), levels, None, b"model", 5).text()
+        };
+        let [plain, level] =
+            ["k8-v4g32-b16", "tq4-v4g32-b16"].map(|f| Level { format: f.parse().unwrap(), tokens: 64 });
+        assert!(!text(["k8-v4g32-b16"; 2], &[]).contains("rotation"));
+        assert!(!text(["k8-v4g32-b16"; 2], &[plain]).contains("rotation"));
+        assert!(text(["k8-v4g32-b16"; 2], &[plain, level]).contains(&line));
+        for rotated in ["tq4-v4g32-b16", "k8-tq3-b16", "tq4-tq4-b16"] {
+            let text = text(["k8-v4g32-b16", rotated], &[]);
+            assert!(text.contains(&line), "{text}");
+        }
+    }
+}
