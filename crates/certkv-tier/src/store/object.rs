@@ -1,5 +1,5 @@
 //! Records as objects: S3 and its like, through the embedder's `object_store` client.
-use super::backend::{Backend, Parts};
+use super::backend::{Backend, Parts, is};
 use super::error::StoreError;
 use super::key::StoreKey;
 use super::names::Names;
@@ -89,24 +89,25 @@ impl ObjectBackend {
         results.pop().unwrap_or_else(|| Err(StoreError::unavailable(*key, "the executor returned early")))
     }
 
-    async fn put_one(&self, key: StoreKey, record: Vec<u8>) -> Result<(), StoreError> {
+    async fn put_one(&self, key: StoreKey, record: &Parts<'_>) -> Result<(), StoreError> {
         let (to, failed) = (self.path(&key), |error: Error| failed(key, &error));
-        let payload = PutPayload::from(record);
+        // The client wants payloads of its own: one copy.
+        let payload = PutPayload::from(record.concat());
         if !self.read_back {
             return self.store.put(&to, payload).await.map(drop).map_err(failed);
         }
         let draft = self.prefix.clone().join("new").join(self.names.next());
-        self.store.put(&draft, payload.clone()).await.map_err(failed)?;
         let published = async {
+            self.store.put(&draft, payload).await.map_err(failed)?;
             let found = self.store.get(&draft).await.map_err(failed)?.bytes().await.map_err(failed)?;
-            if payload.iter().flatten().ne(&found) {
+            if !is(&found, record) {
                 return Err(StoreError::unavailable(key, "what was read back is not what was written"));
             }
             self.store.rename(&draft, &to).await.map_err(failed)
         };
         let published = published.await;
         if published.is_err() {
-            // As far as it goes.
+            // As far as it goes: of a put whose answer was lost, too.
             let _ = self.store.delete(&draft).await;
         }
         published
@@ -166,8 +167,7 @@ impl Backend for ObjectBackend {
     }
 
     fn put_batch(&self, records: &[(StoreKey, Parts<'_>)]) -> Vec<Result<(), StoreError>> {
-        // The client wants payloads of its own: one copy.
-        self.all(records.iter(), |(key, record)| self.put_one(*key, record.concat()))
+        self.all(records.iter(), |(key, record)| self.put_one(*key, record))
     }
 
     fn get_batch(&self, limit: usize, gets: &mut [(StoreKey, &mut Vec<u8>)]) -> Vec<Result<(), StoreError>> {

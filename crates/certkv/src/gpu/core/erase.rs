@@ -118,9 +118,8 @@ impl Core {
     pub(in crate::gpu) fn erase_chunks(&self) -> Result<(), Error> {
         let Some(buffer) = self.chunks.as_ref().filter(|_| self.zeroes.is_some()) else { return Ok(()) };
         if self.staged.swap(false, Ordering::Relaxed) {
-            let awaited = self.await_brought().inspect_err(|_| self.staged.store(true, Ordering::Relaxed));
-            awaited?;
-            let erased = buffer.fill(self.queue.stream(), 0, buffer.len(), 0);
+            let filled = || Ok(buffer.fill(self.queue.stream(), 0, buffer.len(), 0)?);
+            let erased = self.await_brought().and_then(|()| filled());
             erased.inspect_err(|_| self.staged.store(true, Ordering::Relaxed))?;
         }
         Ok(())
