@@ -140,11 +140,12 @@ fn the_executor_is_the_embedders() {
     assert_eq!(driven.load(Ordering::SeqCst), 4);
 }
 
-/// Objects in memory of which a bit is another than was written while `on`.
+/// Objects in memory of which a bit is another than was written while `on`, and of which the client does not hear that they were written while `mute`.
 #[derive(Debug, Default)]
 struct Damaging {
     store: InMemory,
     on: AtomicBool,
+    mute: AtomicBool,
 }
 
 impl std::fmt::Display for Damaging {
@@ -158,7 +159,11 @@ impl ObjectStore for Damaging {
     async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
         let mut bytes: Vec<u8> = payload.iter().flatten().copied().collect();
         bytes[SEAL_BYTES + 7] ^= u8::from(self.on.load(Ordering::SeqCst));
-        self.store.put_opts(at, PutPayload::from(bytes), options).await
+        let stored = self.store.put_opts(at, PutPayload::from(bytes), options).await?;
+        match self.mute.load(Ordering::SeqCst) {
+            true => Err(object_store::Error::Generic { store: "mute", source: "no answer".into() }),
+            false => Ok(stored),
+        }
     }
 
     async fn put_multipart_opts(
@@ -217,6 +222,16 @@ fn what_reads_back_otherwise_is_not_published() {
     assert_eq!(get(&store, 1), Ok(page(1)));
     assert_eq!(get(&store, 5), Err(StoreError::NotFound { key: key(5) }));
     assert_eq!(names(), [object(1), object(2)]);
+    // Nor is anything left of a put whose answer was lost.
+    client.mute.store(true, Ordering::SeqCst);
+    store.submit_put(vec![again(6)]).unwrap();
+    let Outcome::Put(done) = wait(&store) else { panic!("another outcome") };
+    assert!(
+        matches!(&done[0].1, Err(StoreError::Unavailable { cause, .. }) if cause.contains("no answer")),
+        "{done:?}"
+    );
+    assert_eq!(names(), [object(1), object(2)]);
+    client.mute.store(false, Ordering::SeqCst);
     // Unread it is published, and seen when it is read.
     put(&open(false), 5..6);
     assert!(matches!(get(&store, 5), Err(StoreError::Corrupt { .. })));

@@ -9,7 +9,7 @@ use certkv::{
 use certkv_testkit::generate::Rng;
 use certkv_testkit::oracle::{distance, norm};
 use common::{Model, fill, random_queries, random_rows};
-use refusing::{held, refused};
+use refusing::{each, held, refused};
 
 /// Requests that grow with the tokens of a cache; smaller ones are texts, fields and lists of layers and sequences.
 const OF_A_CACHE: usize = 16 << 10;
@@ -31,33 +31,13 @@ fn config(formats: &str, tokens: usize) -> Config {
     }
 }
 
-/// The call that keeps what it did before it was refused.
-const PUBLISH: &str = "publish";
-
-/// Refuses `call` each of its requests in turn, and gives how many it had. It says that memory is wanting, and holds no such
-/// request afterwards.
-fn each<T>(what: &str, least: usize, mut call: impl FnMut() -> Result<T, Error>) -> (u64, T) {
-    for nth in 1.. {
-        let before = held();
-        let (made, reached) = refused(least, nth, &mut call);
-        match made {
-            Ok(made) if !reached => return (nth - 1, made),
-            Ok(_) => panic!("{what}, request {nth}: not heard"),
-            Err(error) => assert!(error.to_string().contains("memory"), "{what}, request {nth}: {error}"),
-        }
-        let held = held() - before;
-        assert!(what == PUBLISH || held < least as isize, "{what}, request {nth}: {held} bytes stay");
-    }
-    unreachable!("requests without end")
-}
-
 #[test]
 fn a_cache_without_memory_is_refused() {
     let mut executed = 0;
     for formats in ["k8-v4g32-b16", "t4-v4g32-b32", "k8-v4g64-b64-r8.4", "tq4-tq4-b64/k8-v4g32-b16/f16-v8g64-b64"] {
         // What is made once for the process is made.
         drop(Cache::new(config(formats, 65_536)).expect("a cache"));
-        let (requests, _) = each(formats, OF_A_CACHE, || Cache::new(config(formats, 65_536)));
+        let (requests, _) = each(formats, (OF_A_CACHE, u64::MAX, false), || Cache::new(config(formats, 65_536)));
         assert!(requests > 10, "{requests} large requests");
         executed += requests;
     }
@@ -86,31 +66,33 @@ fn calls_without_memory_change_nothing() {
         let whole = |id: SequenceId, len: usize| assert_eq!(cache.len(id).ok(), Some(len));
 
         let before = pages();
-        let (requests, made) = each("create", OF_A_SEQUENCE, || cache.create());
+        let (requests, made) = each("create", (OF_A_SEQUENCE, u64::MAX, false), || cache.create());
         count(0, requests);
         cache.release(made).expect("an end");
-        let (requests, fork) = each("fork", OF_A_SEQUENCE, || cache.fork(first));
+        let (requests, fork) = each("fork", (OF_A_SEQUENCE, u64::MAX, false), || cache.fork(first));
         count(1, requests);
         cache.truncate(fork, CUT).expect("which asks for nothing");
         whole(fork, CUT);
-        let (requests, _) =
-            each(PUBLISH, OF_A_SEQUENCE, || match cache.publish(fork, &scope, tokens[..CUT].into())? {
+        let (requests, _) = each("publish", (OF_A_SEQUENCE, u64::MAX, true), || {
+            match cache.publish(fork, &scope, tokens[..CUT].into())? {
                 // Units before it are cached.
                 PublishedPrefix { stop: Some(Stop::Page(want)), .. } => Err(Error::Table(want)),
                 published => Ok(published),
-            });
+            }
+        });
         count(2, requests);
-        let (requests, (found, _)) = each("continue", OF_A_SEQUENCE, || cache.create_from(&scope, tokens[..].into()));
+        let (requests, (found, _)) =
+            each("continue", (OF_A_SEQUENCE, u64::MAX, false), || cache.create_from(&scope, tokens[..].into()));
         count(3, requests);
         cache.release(found).expect("an end");
         cache.release(fork).expect("an end");
         cache.evict_prefixes(usize::MAX).expect("room");
-        let (requests, _) = each("swap out", OF_A_SEQUENCE, || {
+        let (requests, _) = each("swap out", (OF_A_SEQUENCE, u64::MAX, false), || {
             assert_eq!(cache.is_swapped_out(first).ok(), Some(false));
             cache.swap_out(first)
         });
         count(4, requests);
-        let (requests, _) = each("swap in", OF_A_SEQUENCE, || {
+        let (requests, _) = each("swap in", (OF_A_SEQUENCE, u64::MAX, false), || {
             assert_eq!(cache.is_swapped_out(first).ok(), Some(true));
             cache.swap_in(first)
         });
@@ -118,7 +100,7 @@ fn calls_without_memory_change_nothing() {
         whole(first, TOKENS);
         // What a call has looked at before it was refused is not looked at again.
         let few = Scrub { pages: 30, originals: true };
-        let (requests, looked) = each("scrub", OF_A_SEQUENCE, || cache.scrub(few));
+        let (requests, looked) = each("scrub", (OF_A_SEQUENCE, u64::MAX, false), || cache.scrub(few));
         count(6, requests);
         assert!(looked.pages >= 30 && looked.damaged.is_empty() && looked.mended == 0);
         assert_eq!(pages(), before);

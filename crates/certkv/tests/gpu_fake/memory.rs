@@ -3,7 +3,7 @@ use crate::alone;
 use crate::fake_cuda::Fake;
 use crate::kernels::{self, BLOCK, DIM, GROUP, KV_HEADS};
 use crate::life::{FORMATS, LAYERS, config};
-use crate::refusing::{held, refused};
+use crate::refusing::{each, held};
 use certkv::gpu::{Compiler, Gpu, GpuCache, GpuConfig};
 use certkv::{Chunk, Error, Policy, PrefixScope, PublishedPrefix, SaveScope, Scrub, SequenceId, Side, Stop};
 
@@ -51,25 +51,6 @@ fn large(format: &str, sequences: usize, tokens: usize) -> GpuConfig {
     config
 }
 
-/// Refuses `call` each of its requests in turn, of more than [`ALL`] some, and gives how many. It says that memory is wanting, and holds no such request
-/// afterwards unless it `keeps` what it had done before.
-fn each<T>(what: &str, (least, keeps): (usize, bool), mut call: impl FnMut() -> Result<T, Error>) -> (u64, T) {
-    let mut nth = 1;
-    for refusals in 0.. {
-        let before = held();
-        let (made, reached) = refused(least, nth, &mut call);
-        match made {
-            Ok(made) if !reached => return (refusals, made),
-            Ok(_) => panic!("{what}, request {nth}: not heard"),
-            Err(error) => assert!(error.to_string().contains("memory"), "{what}, request {nth}: {error}"),
-        }
-        let kept = held() - before;
-        assert!(keeps || kept < least as isize, "{what}, request {nth}: {kept} bytes stay");
-        nth = if nth < ALL { nth + 1 } else { nth + nth / 3 };
-    }
-    unreachable!("requests without end")
-}
-
 /// What a caller brings, and gets.
 struct Io {
     rows: Vec<u16>,
@@ -97,7 +78,8 @@ fn calls(fake: &Fake, compiler: &Compiler, format: &str, executed: &mut [u64; CA
     let gpu = Gpu::open(0).expect("the fake");
     // What is made once for the process is made.
     drop(GpuCache::new(&gpu, compiler, large(format, 3, TOKENS)).expect("a cache"));
-    let (requests, _) = each("make", (OF_A_CACHE, false), || GpuCache::new(&gpu, compiler, large(format, 1, ROOM)));
+    let (requests, _) =
+        each("make", (OF_A_CACHE, ALL, false), || GpuCache::new(&gpu, compiler, large(format, 1, ROOM)));
     executed[0] += requests;
     let mut cache = GpuCache::new(&gpu, compiler, large(format, 3, TOKENS)).expect("a cache");
     let numbers = vec![0.5; CHUNK * KV * GROUP];
@@ -105,53 +87,53 @@ fn calls(fake: &Fake, compiler: &Compiler, format: &str, executed: &mut [u64; CA
     let tokens: Vec<u32> = (0..TOKENS as u32).collect();
     let mut count = |at: usize, requests: u64| executed[at] += requests;
 
-    let (requests, first) = each("create", (OF_A_SEQUENCE, false), || cache.create());
+    let (requests, first) = each("create", (OF_A_SEQUENCE, ALL, false), || cache.create());
     count(1, requests);
-    let (requests, ()) = each("prompt", (OF_A_SEQUENCE, true), || step(&mut cache, first, TOKENS, &mut io));
+    let (requests, ()) = each("prompt", (OF_A_SEQUENCE, ALL, true), || step(&mut cache, first, TOKENS, &mut io));
     count(2, requests);
     assert_eq!(cache.len(first).ok(), Some(TOKENS));
     let before = cache.live_pages();
     for (at, tokens) in [(3, 1), (14, CHUNK)] {
-        let (requests, ()) = each(CALLS[at], (OF_A_SEQUENCE, true), || step(&mut cache, first, tokens, &mut io));
+        let (requests, ()) = each(CALLS[at], (OF_A_SEQUENCE, ALL, true), || step(&mut cache, first, tokens, &mut io));
         count(at, requests);
         cache.truncate(first, TOKENS).expect("a cut");
     }
-    let (requests, fork) = each("fork", (OF_A_SEQUENCE, false), || cache.fork(first));
+    let (requests, fork) = each("fork", (OF_A_SEQUENCE, ALL, false), || cache.fork(first));
     count(4, requests);
-    let (requests, ()) = each("truncate", (OF_A_SEQUENCE, false), || cache.truncate(fork, CUT));
+    let (requests, ()) = each("truncate", (OF_A_SEQUENCE, ALL, false), || cache.truncate(fork, CUT));
     count(5, requests);
     assert_eq!(cache.len(fork).ok(), Some(CUT));
     let (requests, _) =
-        each("publish", (OF_A_SEQUENCE, true), || match cache.publish(fork, &SCOPE, tokens[..CUT].into())? {
+        each("publish", (OF_A_SEQUENCE, ALL, true), || match cache.publish(fork, &SCOPE, tokens[..CUT].into())? {
             // Units before it are cached.
             PublishedPrefix { stop: Some(Stop::Page(want)), .. } => Err(Error::Table(want)),
             published => Ok(published),
         });
     count(6, requests);
     let (requests, (found, _)) =
-        each("continue", (OF_A_SEQUENCE, false), || cache.create_from(&SCOPE, tokens[..].into()));
+        each("continue", (OF_A_SEQUENCE, ALL, false), || cache.create_from(&SCOPE, tokens[..].into()));
     count(7, requests);
     cache.release(found).expect("an end");
     cache.release(fork).expect("an end");
     cache.evict_prefixes(usize::MAX).expect("room");
-    let (requests, _) = each("swap out", (OF_A_SEQUENCE, false), || cache.swap_out(first));
+    let (requests, _) = each("swap out", (OF_A_SEQUENCE, ALL, false), || cache.swap_out(first));
     count(8, requests);
-    let (requests, _) = each("swap in", (OF_A_SEQUENCE, false), || cache.swap_in(first));
+    let (requests, _) = each("swap in", (OF_A_SEQUENCE, ALL, false), || cache.swap_in(first));
     count(9, requests);
     let mut file = Vec::with_capacity(6 * LAYERS * TOKENS * KV * 2);
-    let (requests, _) = each("save", (OF_A_SEQUENCE, false), || {
+    let (requests, _) = each("save", (OF_A_SEQUENCE, ALL, false), || {
         file.clear();
         cache.save(first, &FILE, &mut file)
     });
     count(10, requests);
-    let (requests, back) = each("restore", (OF_A_SEQUENCE, false), || cache.restore(&FILE, &mut &file[..]));
+    let (requests, back) = each("restore", (OF_A_SEQUENCE, ALL, false), || cache.restore(&FILE, &mut &file[..]));
     count(11, requests);
     cache.release(back).expect("an end");
     let few = Scrub { pages: 30, originals: true };
-    let (requests, looked) = each("scrub", (OF_A_SEQUENCE, true), || cache.scrub(few));
+    let (requests, looked) = each("scrub", (OF_A_SEQUENCE, ALL, true), || cache.scrub(few));
     count(12, requests);
     assert!(looked.pages >= 30 && looked.damaged.is_empty());
-    let (requests, kept) = each("originals", (OF_A_SEQUENCE, false), || cache.originals(first, 0, 0, Side::Key));
+    let (requests, kept) = each("originals", (OF_A_SEQUENCE, ALL, false), || cache.originals(first, 0, 0, Side::Key));
     count(13, requests);
     assert_eq!(kept, &io.rows[..TOKENS * DIM]);
     assert_eq!((cache.len(first).ok(), cache.live_pages()), (Some(TOKENS), before));

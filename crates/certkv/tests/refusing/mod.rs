@@ -82,10 +82,25 @@ pub(crate) fn held() -> isize {
     HELD.get()
 }
 
-/// `work` is refused nothing, whatever the thread has asked for: what stands in the place of a machine.
-pub(crate) fn spared<T>(work: impl FnOnce() -> T) -> T {
-    let left = LEFT.replace(0);
-    let answer = work();
-    LEFT.set(left);
-    answer
+/// Refuses `call` each of its requests of at least `least` bytes in turn, of more than `all` some, and gives how many. It says that memory is wanting, and
+/// holds no such request afterwards unless it `keeps` what it had done before.
+pub(crate) fn each<T>(
+    what: &str,
+    (least, all, keeps): (usize, u64, bool),
+    mut call: impl FnMut() -> Result<T, certkv::Error>,
+) -> (u64, T) {
+    let mut nth = 1;
+    for refusals in 0.. {
+        let before = held();
+        let (made, reached) = refused(least, nth, &mut call);
+        match made {
+            Ok(made) if !reached => return (refusals, made),
+            Ok(_) => panic!("{what}, request {nth}: not heard"),
+            Err(error) => assert!(error.to_string().contains("memory"), "{what}, request {nth}: {error}"),
+        }
+        let kept = held() - before;
+        assert!(keeps || kept < least as isize, "{what}, request {nth}: {kept} bytes stay");
+        nth = if nth < all { nth + 1 } else { nth + nth / 3 };
+    }
+    unreachable!("requests without end")
 }
